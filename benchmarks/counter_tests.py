@@ -38,7 +38,7 @@ from swe_gym.cli.common import open_source
 from swe_gym.errors import SweGymError
 from swe_gym.grading import GRADERS, CounterOptions, Grader
 from swe_gym.grading.base import Ready, Results
-from swe_gym.grading.counter.source import Edit, Function, Source
+from swe_gym.grading.counter.source import Function, Source, TextEdit
 from swe_gym.grading.judge import Judge
 from swe_gym.grading.patch import Patch, apply_diff, take_patch
 from swe_gym.grading.probe import forget
@@ -53,7 +53,7 @@ from swe_gym.types import Task, Verdict
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
-def renamed(source: Source, random: random.Random) -> list[Edit]:
+def renamed(source: Source, random: random.Random) -> list[TextEdit]:
     """Rename local variables in functions without nested functions."""
     edits = []
     for function in source.functions.values():
@@ -64,7 +64,7 @@ def renamed(source: Source, random: random.Random) -> list[Edit]:
         uses = [node for node in inner if isinstance(node, ast.Name)]
         local = {node.id for node in uses if isinstance(node.ctx, ast.Store)} - _bound_otherwise(function, inner)
         suffix = f"_{random.randint(2, 9)}"
-        edits += [Edit(*source.span(node), node.id + suffix) for node in uses if node.id in local]
+        edits += [TextEdit(*source.span(node), node.id + suffix) for node in uses if node.id in local]
     return edits
 
 
@@ -86,13 +86,13 @@ def _bound_otherwise(function: Function, inner: list[ast.AST]) -> set[str]:
     return names
 
 
-def reordered(source: Source, random: random.Random) -> list[Edit]:
+def reordered(source: Source, random: random.Random) -> list[TextEdit]:
     """Reorder adjacent functions of the module."""
     edits = []
     for group in _groups(source.tree):
         first = random.randrange(1, len(group))
         mixed = group[first:] + group[:first]
-        edits += [Edit(*source.span(old), source.text_of(new)) for old, new in zip(group, mixed, strict=True)]
+        edits += [TextEdit(*source.span(old), source.text_of(new)) for old, new in zip(group, mixed, strict=True)]
     return edits
 
 
@@ -107,7 +107,7 @@ def _groups(tree: ast.Module) -> Iterator[list[ast.stmt]]:
         group = []
 
 
-def logged(source: Source, random: random.Random) -> list[Edit]:
+def logged(source: Source, random: random.Random) -> list[TextEdit]:
     """Add a log line to up to three functions."""
     functions = [known for names, known in source.functions.items() if not names[-1].startswith("__")]
     edits = []
@@ -116,21 +116,21 @@ def logged(source: Source, random: random.Random) -> list[Edit]:
         if first and first[0].lineno > function.lineno and not getattr(first[0], "decorator_list", ()):
             start, pad = source.span(first[0])[0], " " * first[0].col_offset
             line = f'__import__("logging").getLogger(__name__).debug("in {function.name}")'
-            edits.append(Edit(start, start, f"{line}\n{pad}"))
+            edits.append(TextEdit(start, start, f"{line}\n{pad}"))
     return edits
 
 
-def commented(source: Source, random: random.Random) -> list[Edit]:
+def commented(source: Source, random: random.Random) -> list[TextEdit]:
     """Add comments and blank lines before functions and classes."""
     edits = []
     for node in source.tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
             start, _ = source.span(node)
-            edits.append(Edit(start, start, f"# See {node.name} above.\n" + "\n" * random.randint(1, 3)))
+            edits.append(TextEdit(start, start, f"# See {node.name} above.\n" + "\n" * random.randint(1, 3)))
     return edits
 
 
-VARIANTS: tuple[Callable[[Source, random.Random], list[Edit]], ...] = (renamed, reordered, logged, commented)
+VARIANTS: tuple[Callable[[Source, random.Random], list[TextEdit]], ...] = (renamed, reordered, logged, commented)
 
 
 def make_variant(patch: Patch, number: int) -> tuple[str, Patch | None]:
@@ -143,7 +143,7 @@ def make_variant(patch: Patch, number: int) -> tuple[str, Patch | None]:
             source = Source(change.new)
             end = "\r\n" if b"\r\n" in change.new else "\n"
             edits = [edit._replace(text=re.sub("\r?\n", end, edit.text)) for edit in variant(source, draw)]
-            change = change.model_copy(update={"new": source.edited(edits)})
+            change = change.model_copy(update={"new": source.apply_edits(edits)})
         changes.append(change)
     changed = patch.model_copy(update={"changes": tuple(changes)})
     return variant.__name__, None if changed == patch else changed

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from common import show
 
 from swe_gym.gateway.calls import Answer, Call
-from swe_gym.gateway.history import Place
+from swe_gym.gateway.history import CallPlace
 from swe_gym.gateway.session import Limits, Session
 from swe_gym.sandboxes import SandboxSpec, open_sandbox
 from swe_gym.trajectories.trajectory import PolicyInfo, Usage
@@ -47,7 +47,7 @@ class Instant:
 
     model, settings, info = "m", frozenset[str](), PolicyInfo(name="agent")
 
-    def sample(self, call: Call, place: Place, *, seed: int | None) -> Answer:  # noqa: ARG002  always the same
+    def sample(self, call: Call, place: CallPlace, *, seed: int | None) -> Answer:  # noqa: ARG002  always the same
         """Return an answer."""
         message = {"role": "assistant", "content": "ok"}
         return Answer(message=message, text="ok", finish="stop", usage=Usage(calls=1))

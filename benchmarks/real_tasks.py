@@ -31,7 +31,7 @@ from common import LiveTable, import_image
 
 from swe_gym.curation.new_task import compare_runs, run_both, split_difference, with_lists
 from swe_gym.curation.releases import TestLayout
-from swe_gym.curation.validate import TaskRecord, read_records, validate
+from swe_gym.curation.validation import TaskRecord, read_records, validate
 from swe_gym.envs.group import task_spec
 from swe_gym.errors import SweGymError
 from swe_gym.sandboxes.workspaces import prepare_workspace

@@ -16,8 +16,8 @@ __version__ = "0.1.0"
 # The public names. Type checkers follow these imports; at run time, `door` reads them, and a name is imported when it
 # is first used: importing the package stays cheap.
 if TYPE_CHECKING:
-    from .curation.validate import TaskRecord as TaskRecord
-    from .curation.validate import validate as validate
+    from .curation.validation import TaskRecord as TaskRecord
+    from .curation.validation import validate as validate
     from .envs.registration import register_tasks as register_tasks
     from .envs.swe_env import SweEnv as SweEnv
     from .errors import ActionError as ActionError

@@ -92,7 +92,7 @@ def build_once(
     if _is_there(entry):
         return content
     try:
-        with _locked(entry.with_name(f"{key}.lock"), deadline):
+        with _hold_lock(entry.with_name(f"{key}.lock"), deadline):
             if not (entry / _COMPLETE).exists():
                 _build(entry, content, build, remove or remove_entry)
     except TimeoutError as error:
@@ -146,7 +146,7 @@ def remove_entry(entry: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, deadline: float) -> Iterator[None]:
+def _hold_lock(path: Path, deadline: float) -> Iterator[None]:
     """Hold the lock file. The kernel releases the lock if the process dies."""
     with path.open("a") as file:
         lock(file.fileno(), deadline)

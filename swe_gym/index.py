@@ -109,7 +109,7 @@ def download_sdist(name: str, filename: str, sha256: str, *, timeout: float) -> 
     return build_once("sdists", digest(filename, sha256), fetch, deadline=deadline) / filename
 
 
-def normalised(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Return a project's name in the normalised spelling of indexes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -138,7 +138,7 @@ def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
     known = False
     found: dict[str, Sdist] = {}
     for base in indexes.urls:
-        page_url = f"{base.rstrip('/')}/{normalised(name)}/"
+        page_url = f"{base.rstrip('/')}/{normalise_name(name)}/"
         try:
             page = indexes.get(page_url, deadline)
         except OSError as error:
@@ -146,7 +146,7 @@ def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
                 problems.append(f"{_public(base)}: {error}")
             continue
         known = True
-        for sdist in _sdists(page, page_url, normalised(name)):
+        for sdist in _sdists(page, page_url, normalise_name(name)):
             found.setdefault(sdist.filename, sdist)
     if problems and not found:
         raise SandboxStartError(
@@ -252,7 +252,7 @@ def _pip_default_index(deadline: float) -> str:
 def _sdists(page: bytes, page_url: str, project: str) -> Iterator[Sdist]:
     for filename, link, sha256 in _files(page):
         match = _SDIST.fullmatch(filename)
-        if match and normalised(match["name"]) == project:
+        if match and normalise_name(match["name"]) == project:
             yield Sdist(project, match["version"], filename, urljoin(_public(page_url), link), sha256)
 
 

@@ -71,12 +71,12 @@ def _scan_lines(path: Path) -> Iterator[tuple[int, object]]:
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield number, _parsed(line)
+                yield number, _parse(line)
 
 
 def _scan_json(path: Path) -> Iterator[tuple[int, object]]:
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
-        content = _parsed(file.read())
+        content = _parse(file.read())
     yield from enumerate(content if isinstance(content, list) else [content], 1)
 
 
@@ -89,7 +89,7 @@ def _scan_parquet(path: Path) -> Iterator[tuple[int, object]]:
         raise OSError(f"not a parquet file: {error}") from error
 
 
-def _parsed(text: bytes) -> object:
+def _parse(text: bytes) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
@@ -162,33 +162,33 @@ def _write_parquet(rows: Iterable[JsonObject], file: Path, schema: object) -> in
 # --- cells ------------------------------------------------------------------------------------------------
 
 
-def plain(value: Json) -> Json:
+def to_plain(value: Json) -> Json:
     """Return a value as JSON would hold it: arrays of pandas become lists, NaN becomes None.
 
     Raises:
         ValueError: The value is nested too deeply, or its text is not Unicode.
     """
     try:
-        return _plain(value)
+        return _to_plain(value)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except UnicodeEncodeError:
         raise ValueError("invalid Unicode: half a surrogate pair") from None
 
 
-def _plain(value: Json) -> Json:
+def _to_plain(value: Json) -> Json:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_to_plain(part) for part in value]
     if isinstance(value, dict):
-        return {_plain(key): _plain(part) for key, part in value.items()}
+        return {_to_plain(key): _to_plain(part) for key, part in value.items()}
     if isinstance(value, str):
         value.encode()
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def decoded(value: Json) -> Json:
+def decode_column(value: Json) -> Json:
     """Return the value of a column that holds plain data in some revisions, JSON or a Python literal in others.
 
     Raises:
@@ -196,7 +196,7 @@ def decoded(value: Json) -> Json:
     """
     if not isinstance(value, str):
         return value
-    return plain(_literal(value)) if value else None
+    return to_plain(_literal(value)) if value else None
 
 
 def _literal(text: str) -> Json:

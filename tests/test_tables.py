@@ -9,7 +9,7 @@ import pytest
 from swe_gym.atomic import replacing, write_text
 from swe_gym.errors import UsageError
 from swe_gym.lines import append_lines, json_lines, whole_lines
-from swe_gym.tables import decoded, plain, scan_table, write_table
+from swe_gym.tables import decode_column, scan_table, to_plain, write_table
 
 ROWS: list[dict[str, Any]] = [{"id": number, "text": "naïve 字\u2028 " + "x" * number} for number in range(450)]
 
@@ -105,10 +105,10 @@ def test_a_complete_line_without_a_newline_counts_only_as_json_line(tmp_path: Pa
 
 
 def test_values_are_plain_and_decoded() -> None:
-    assert plain({"a": (1, float("nan"))}) == {"a": [1, None]}
-    assert [decoded(text) for text in ('["a"]', "['a']", ["a"], "")] == [["a"], ["a"], ["a"], None]
+    assert to_plain({"a": (1, float("nan"))}) == {"a": [1, None]}
+    assert [decode_column(text) for text in ('["a"]', "['a']", ["a"], "")] == [["a"], ["a"], ["a"], None]
     for value in ("[a", "[" * 100_000):
         with pytest.raises(ValueError, match="neither JSON nor a Python literal"):
-            decoded(value)
+            decode_column(value)
     with pytest.raises(ValueError, match="surrogate"):
-        plain(["\ud83d"])
+        to_plain(["\ud83d"])

@@ -4,8 +4,23 @@
 prompt that teaches a model its tools and the format. `docs/tools/actions.md` describes the formats.
 """
 
+from .arguments import check_text, convert_arguments, properties_of, shell_tool
 from .parse import parse_action
-from .render import describe_tools, render_call
-from .scan import FORMATS
+from .render import describe_tools, render_call, require_shell, resolve_format
+from .scan import FORMATS, FoundCall, TooManyCalls, find_calls
 
-__all__ = ["FORMATS", "describe_tools", "parse_action", "render_call"]
+__all__ = [
+    "FORMATS",
+    "FoundCall",
+    "TooManyCalls",
+    "check_text",
+    "convert_arguments",
+    "describe_tools",
+    "find_calls",
+    "parse_action",
+    "properties_of",
+    "render_call",
+    "require_shell",
+    "resolve_format",
+    "shell_tool",
+]

@@ -71,7 +71,7 @@ def _members(given: Mapping[str, object], schema: Schema, where: str) -> Argumen
     converted: Arguments = {}
     for key, value in given.items():
         if key not in known and (further is False or further is None):
-            raise ActionError(f"{where} there is no parameter {key[:60]!r}.{nearest(key, known)}")
+            raise ActionError(f"{where} there is no parameter {key[:60]!r}.{suggest_name(key, known)}")
         member = known.get(key) if key in known else further
         if _is_null(value, member):
             if key not in required:
@@ -88,7 +88,7 @@ def _members(given: Mapping[str, object], schema: Schema, where: str) -> Argumen
     return converted
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown name: the nearest one, or all."""
     names = list(known)
     near = difflib.get_close_matches(name[:60], names, n=1)
@@ -157,13 +157,13 @@ def _convert(value: object, schema: object, where: str) -> object:
         value = _from_text(value, types)
     if types and not any(_has_type(value, name) for name in types):
         wanted = " or ".join(_NAMES[name] for name in types)
-        raise ActionError(f"{where} must be {wanted}, not {_shown(value)}.")
+        raise ActionError(f"{where} must be {wanted}, not {_describe_value(value)}.")
     if isinstance(value, float) and "integer" in types and "number" not in types:
         value = int(value)
     for option in schema.get("anyOf") or ():
         if any(_has_type(value, name) for name in types_of(option)):
             return _convert(value, option, where)
-    return _constrained(value, schema, where)
+    return _check_constraints(value, schema, where)
 
 
 def _from_text(text: str, types: Sequence[str]) -> object:
@@ -196,7 +196,7 @@ def _number(text: str) -> int | float | None:
     return value if math.isfinite(value) else None
 
 
-def _constrained(value: object, schema: Schema, where: str) -> object:
+def _check_constraints(value: object, schema: Schema, where: str) -> object:
     """Return the value if it meets the constraints other than the type."""
     allowed = schema.get("enum")
     if isinstance(allowed, (list, tuple)):
@@ -204,12 +204,12 @@ def _constrained(value: object, schema: Schema, where: str) -> object:
             value = value.strip()  # text formats put blanks around a word
         if not any(type(value) is type(one) and value == one for one in allowed):
             listed = ", ".join(str(one) for one in allowed)[:200]
-            raise ActionError(f"{where} must be one of {listed}; not {_shown(value)}.")
+            raise ActionError(f"{where} must be one of {listed}; not {_describe_value(value)}.")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if (least := schema.get("minimum")) is not None and value < least:
-            raise ActionError(f"{where} must be at least {least}, not {_shown(value)}.")
+            raise ActionError(f"{where} must be at least {least}, not {_describe_value(value)}.")
         if (most := schema.get("maximum")) is not None and value > most:
-            raise ActionError(f"{where} must be at most {most}, not {_shown(value)}.")
+            raise ActionError(f"{where} must be at most {most}, not {_describe_value(value)}.")
     if isinstance(value, list) and "items" in schema:
         if len(value) > MAX_ITEMS:
             raise ActionError(f"{where} must have at most {MAX_ITEMS} items, not {len(value)}.")
@@ -219,7 +219,7 @@ def _constrained(value: object, schema: Schema, where: str) -> object:
     return value
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):

@@ -8,9 +8,9 @@ from typing import Literal, get_args
 
 from ..errors import ActionError, UsageError, unknown_name
 from ..types import Action, ToolCall, ToolSpec
-from .arguments import convert_arguments, nearest, shell_tool
+from .arguments import convert_arguments, shell_tool, suggest_name
 from .render import DEFAULT_FORMAT, example_call, example_text, render_call, require_shell
-from .scan import FORMATS, MAX_MARKERS, Found, TooManyCalls, calls_in, find_calls, read_json
+from .scan import FORMATS, MAX_MARKERS, FoundCall, TooManyCalls, calls_in, find_calls, read_json
 
 Several = Literal["first", "last", "error"]
 
@@ -55,7 +55,7 @@ def _check_options(tools: Sequence[ToolSpec], format: str, several: str) -> None
 
 
 def _parse(action: object, tools: Sequence[ToolSpec], format: str, several: str) -> Action:
-    text, found = _found_in(action, tools, format)
+    text, found = _find_in(action, tools, format)
     if several == "error" and len(found) > 1:
         raise ActionError(f"The action holds {len(found)} calls. Write exactly one.")
     chosen = found[-1 if several == "last" else 0]
@@ -67,7 +67,7 @@ def _parse(action: object, tools: Sequence[ToolSpec], format: str, several: str)
         raise ActionError(_lesson(f"This is not a valid call. {chosen.flaw}", echo, tools, chosen))
     spec = next((spec for spec in tools if spec.name == chosen.name), None)
     if spec is None:
-        hint = nearest(chosen.name, [spec.name for spec in tools])
+        hint = suggest_name(chosen.name, [spec.name for spec in tools])
         raise ActionError(_lesson(f"There is no tool {chosen.name[:60]!r}.{hint}", echo, tools, chosen))
     try:
         arguments = convert_arguments(spec, chosen.arguments)
@@ -81,7 +81,7 @@ def _parse(action: object, tools: Sequence[ToolSpec], format: str, several: str)
     )
 
 
-def _around(text: str, found: Found) -> str:
+def _around(text: str, found: FoundCall) -> str:
     parts = [text[: found.start].strip(), text[found.end :].strip()]
     return "\n".join(part for part in parts if part)
 
@@ -97,7 +97,7 @@ def _clean(text: str) -> str:
 # --- calls ------------------------------------------------------------------------------
 
 
-def _found_in(action: object, tools: Sequence[ToolSpec], format: str) -> tuple[str, list[Found]]:
+def _find_in(action: object, tools: Sequence[ToolSpec], format: str) -> tuple[str, list[FoundCall]]:
     """Return the text of the action and the calls in it, at least one and all in one format."""
     text = action = _message_in(action) if isinstance(action, str) and format in ("auto", "openai") else action
     if isinstance(action, Mapping):
@@ -126,13 +126,13 @@ def _no_call(text: str, open_think: bool, tools: Sequence[ToolSpec], format: str
         why = "The action ends inside <think>: close it with </think>, then write the call."
     else:
         why = "The action holds no tool call."
-        other = "" if format == "auto" else _other_format(text)
+        other = "" if format == "auto" else _find_format(text)
         if other:
             why = f"The action holds a call in the format {other!r}, which is not read here; the format is {format!r}."
-    return _lesson(why, text[-_MAX_ECHO:] if open_think else "", tools, Found(format))
+    return _lesson(why, text[-_MAX_ECHO:] if open_think else "", tools, FoundCall(format))
 
 
-def _other_format(text: str) -> str:
+def _find_format(text: str) -> str:
     beginning = text[:20_000]  # enough for a hint
     try:
         return next((found.format for found in find_calls(beginning, FORMATS).found), "")
@@ -149,7 +149,7 @@ def _message_in(text: str) -> str | Mapping[str, object]:
     return value if isinstance(value, dict) and not flaw else text
 
 
-def _read_message(message: Mapping[str, object], format: str) -> tuple[str, list[Found]]:
+def _read_message(message: Mapping[str, object], format: str) -> tuple[str, list[FoundCall]]:
     """Return the text of a message and its tool calls."""
     try:
         written = json.dumps(dict(message), default=_as_dict)
@@ -182,7 +182,7 @@ def _text_of(content: object) -> str:
 # --- messages to the policy ----------------------------------------------------------------------------
 
 
-def _lesson(what: str, echo: str, tools: Sequence[ToolSpec], found: Found) -> str:
+def _lesson(what: str, echo: str, tools: Sequence[ToolSpec], found: FoundCall) -> str:
     """Return what is wrong, the raw call, and a valid call in the same format."""
     lines = [_cut(what, _MAX_REASON)]
     if echo.strip():
@@ -193,7 +193,7 @@ def _lesson(what: str, echo: str, tools: Sequence[ToolSpec], found: Found) -> st
     return "\n".join(lines)
 
 
-def _example(tools: Sequence[ToolSpec], found: Found) -> str:
+def _example(tools: Sequence[ToolSpec], found: FoundCall) -> str:
     """Return a valid call of the intended tool, or of another one."""
     format = DEFAULT_FORMAT if found.format == "auto" else found.format
     meant = next((spec for spec in tools if spec.name == found.name), None)

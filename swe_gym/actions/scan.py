@@ -26,7 +26,7 @@ class TooManyCalls(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class FoundCall:
     """A call in an action, valid or not.
 
     Attributes:
@@ -57,7 +57,7 @@ class Scan:
         open_think: Whether the text ends inside a `<think>` block.
     """
 
-    found: list[Found] = dataclasses.field(default_factory=list)
+    found: list[FoundCall] = dataclasses.field(default_factory=list)
     open_think: bool = False
 
 
@@ -103,14 +103,14 @@ def find_calls(text: str, formats: Iterable[str]) -> Scan:
             position = len(text) if closing < 0 else closing + len("</think>")
         else:
             found, position, cost = _reader(opening)(text, match)
-            scan.found += [one for one in (_wanted(one, wanted) for one in found) if one]
+            scan.found += [one for one in (_match_format(one, wanted) for one in found) if one]
             budget -= cost
         if budget < 0:
             raise TooManyCalls
     return scan
 
 
-def _wanted(found: Found, formats: Iterable[str]) -> Found | None:
+def _match_format(found: FoundCall, formats: Iterable[str]) -> FoundCall | None:
     """Return the call if it is in one of the formats. A function without parameters is in both formats of tags."""
     if found.format in formats:
         return found
@@ -119,7 +119,7 @@ def _wanted(found: Found, formats: Iterable[str]) -> Found | None:
     return None
 
 
-_Read = tuple[list[Found], int, int]
+_Read = tuple[list[FoundCall], int, int]
 """Result of a reader: the calls, the position to resume at, and the cost."""
 
 
@@ -131,7 +131,7 @@ def _reader(opening: str) -> Callable[[str, re.Match[str]], _Read]:
     return _read_fence if "```" in opening else _read_bare
 
 
-def _shown(text: str, position: int) -> str:
+def _quote_next(text: str, position: int) -> str:
     """Return the next few characters, for a message."""
     piece = text[position : position + 30].strip()
     return repr(piece) if piece else "the end of the action"
@@ -140,7 +140,7 @@ def _shown(text: str, position: int) -> str:
 # --- JSON -----------------------------------------------------------------------------------------------
 
 
-class _Json:
+class _JsonDecoder:
     """A JSON decoder that accepts raw line breaks in strings and records flaws.
 
     Flaws do not stop it, so the end of the object is known.
@@ -188,7 +188,7 @@ class _Json:
 
 def read_json(text: str) -> tuple[Json, str]:
     """Return the JSON value of `text` and its flaw, which is empty if there is none."""
-    decoder = _Json()
+    decoder = _JsonDecoder()
     try:
         value, end = decoder.decode(text, len(text) - len(text.lstrip()))
     except json.JSONDecodeError as error:
@@ -196,13 +196,13 @@ def read_json(text: str) -> tuple[Json, str]:
     except RecursionError:
         return None, "It is nested too deeply."
     if text[end:].strip():
-        return None, f"After the JSON value stands {_shown(text, end)}."
+        return None, f"After the JSON value stands {_quote_next(text, end)}."
     return value, decoder.flaw
 
 
 def _json_flaw(text: str, start: int, error: json.JSONDecodeError) -> str:
     return (
-        f"It is not valid JSON: {error.msg} at character {error.pos - start}, near {_shown(text, error.pos)}. "
+        f"It is not valid JSON: {error.msg} at character {error.pos - start}, near {_quote_next(text, error.pos)}. "
         'Inside a JSON string write \\" for a double quote, \\\\ for a backslash and \\n for a line break.'
     )
 
@@ -210,7 +210,7 @@ def _json_flaw(text: str, start: int, error: json.JSONDecodeError) -> str:
 _BESIDE = frozenset({"name", "arguments", "parameters", "id", "call_id", "type", "index"})
 
 
-def calls_in(value: Mapping[str, object]) -> list[Found]:
+def calls_in(value: Mapping[str, object]) -> list[FoundCall]:
     """Return the calls of a JSON object: an OpenAI message, one OpenAI tool call, or `{"name", "arguments"}`."""
     many = value.get("tool_calls")
     if isinstance(many, list):
@@ -221,21 +221,21 @@ def calls_in(value: Mapping[str, object]) -> list[Found]:
     if isinstance(value.get("function"), dict) or value.get("type") == "function_call":
         return [_openai_call(value)]
     if "name" in value and ("arguments" in value or "parameters" in value):
-        return [_plain_call(value, "json")]
+        return [_read_plain_call(value, "json")]
     return []
 
 
-def _openai_call(value: object) -> Found:
+def _openai_call(value: object) -> FoundCall:
     if not isinstance(value, dict):
-        return Found("openai", flaw="An entry of tool_calls must be a JSON object.")
+        return FoundCall("openai", flaw="An entry of tool_calls must be a JSON object.")
     function = value.get("function", value)
     if not isinstance(function, dict):
-        return Found("openai", flaw='"function" must be a JSON object with "name" and "arguments".')
-    return _named_call(function, "openai", _call_id(value))
+        return FoundCall("openai", flaw='"function" must be a JSON object with "name" and "arguments".')
+    return _read_named_call(function, "openai", _call_id(value))
 
 
-def _plain_call(value: Mapping[str, object], format: str) -> Found:
-    found = _named_call(value, format, _call_id(value))
+def _read_plain_call(value: Mapping[str, object], format: str) -> FoundCall:
+    found = _read_named_call(value, format, _call_id(value))
     astray = next((key for key in value if key not in _BESIDE), None)
     if found.flaw or astray is None:
         return found
@@ -243,10 +243,10 @@ def _plain_call(value: Mapping[str, object], format: str) -> Found:
     return dataclasses.replace(found, flaw=flaw)
 
 
-def _named_call(value: JsonMapping, format: str, call_id: str | None) -> Found:
+def _read_named_call(value: JsonMapping, format: str, call_id: str | None) -> FoundCall:
     name = value.get("name")
     if not isinstance(name, str) or not name.strip():
-        return Found(format, flaw='"name" must be a string that names a tool.')
+        return FoundCall(format, flaw='"name" must be a string that names a tool.')
     arguments = value.get("arguments", value.get("parameters"))
     flaw = ""
     if isinstance(arguments, str):  # the OpenAI API writes the arguments as JSON inside a string
@@ -257,7 +257,7 @@ def _named_call(value: JsonMapping, format: str, call_id: str | None) -> Found:
     if not flaw and not isinstance(arguments, dict):
         kind = {str: "a string", list: "a list", bool: "true or false"}.get(type(arguments), "a number")
         flaw = f'"arguments" must be a JSON object, {{"parameter": value}}, not {kind}.'
-    return Found(format, name=name.strip(), arguments={} if flaw else arguments, call_id=call_id, flaw=flaw)
+    return FoundCall(format, name=name.strip(), arguments={} if flaw else arguments, call_id=call_id, flaw=flaw)
 
 
 def _call_id(value: Mapping[str, object]) -> str | None:
@@ -276,7 +276,7 @@ _MEANT_AS_CALL = re.compile(
 
 def _read_bare(text: str, match: re.Match[str]) -> _Read:
     """Read a bare JSON object, perhaps in its own fence."""
-    start, decoder = match.start(), _Json()
+    start, decoder = match.start(), _JsonDecoder()
     try:
         value, end = decoder.decode(text, start)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -284,7 +284,7 @@ def _read_bare(text: str, match: re.Match[str]) -> _Read:
         if not _MEANT_AS_CALL.match(text, start):
             return [], max(at, match.end()), _BAD_JSON_COST
         flaw = _json_flaw(text, start, error) if isinstance(error, json.JSONDecodeError) else "It is nested too deeply."
-        return [Found("json", start, min(len(text), at + 40), flaw=flaw)], max(at, match.end()), _BAD_JSON_COST
+        return [FoundCall("json", start, min(len(text), at + 40), flaw=flaw)], max(at, match.end()), _BAD_JSON_COST
     found = calls_in(value)
     if not found:
         return [], end, 1
@@ -297,7 +297,7 @@ def _read_bare(text: str, match: re.Match[str]) -> _Read:
     return placed, outer_end, 1
 
 
-def _place(found: Found, start: int, end: int, flaw: str) -> Found:
+def _place(found: FoundCall, start: int, end: int, flaw: str) -> FoundCall:
     return dataclasses.replace(found, start=start, end=end, flaw=found.flaw or flaw)
 
 
@@ -319,8 +319,8 @@ def _read_tagged(text: str, match: re.Match[str]) -> _Read:
         if tag is None or tag.group() != _CLOSING:
             return [], match.end(), 1  # the text talks about the tag
         flaw = "Between <tool_call> and </tool_call> stands no JSON object."
-        return [Found("hermes", start, tag.end(), flaw=flaw)], tag.end(), 1
-    found: list[Found] = []
+        return [FoundCall("hermes", start, tag.end(), flaw=flaw)], tag.end(), 1
+    found: list[FoundCall] = []
     while text.startswith("{", position):
         one, position = _read_tagged_object(text, start, position)
         found.append(one)
@@ -333,23 +333,25 @@ def _read_tagged(text: str, match: re.Match[str]) -> _Read:
     return found, found[-1].end, _BAD_JSON_COST * len(found)
 
 
-def _read_tagged_object(text: str, start: int, position: int) -> tuple[Found, int]:
-    decoder = _Json()
+def _read_tagged_object(text: str, start: int, position: int) -> tuple[FoundCall, int]:
+    decoder = _JsonDecoder()
     try:
         value, end = _decode_closed(decoder, text, position)
     except json.JSONDecodeError as error:
-        return _flawed_tag(text, start, error.pos, _json_flaw(text, position, error))
+        return _extend_flawed_tag(text, start, error.pos, _json_flaw(text, position, error))
     except RecursionError:
-        return _flawed_tag(text, start, position + 1, "It is nested too deeply.")
+        return _extend_flawed_tag(text, start, position + 1, "It is nested too deeply.")
     after = _skip_blank(text, end)
     if after < len(text) and not text.startswith((_CLOSING, _TAG, "{"), after):
-        return _flawed_tag(text, start, end, f"After the JSON object stands {_shown(text, after)}, not </tool_call>.")
+        return _extend_flawed_tag(
+            text, start, end, f"After the JSON object stands {_quote_next(text, after)}, not </tool_call>."
+        )
     if "name" not in value:
-        return Found("hermes", start, end, flaw='The JSON object has no "name".'), end
-    return _place(_plain_call(value, "hermes"), start, end, decoder.flaw), end
+        return FoundCall("hermes", start, end, flaw='The JSON object has no "name".'), end
+    return _place(_read_plain_call(value, "hermes"), start, end, decoder.flaw), end
 
 
-def _decode_closed(decoder: _Json, text: str, position: int) -> tuple[Json, int]:
+def _decode_closed(decoder: _JsonDecoder, text: str, position: int) -> tuple[Json, int]:
     """Decode an object; its last brace may be missing right before the closing tag."""
     try:
         return decoder.decode(text, position)
@@ -360,11 +362,11 @@ def _decode_closed(decoder: _Json, text: str, position: int) -> tuple[Json, int]
         return value, error.pos
 
 
-def _flawed_tag(text: str, start: int, position: int, flaw: str) -> tuple[Found, int]:
+def _extend_flawed_tag(text: str, start: int, position: int, flaw: str) -> tuple[FoundCall, int]:
     """Extend a broken object to its closing tag or the next call."""
     tag = _NEXT_TAG.search(text, position)
     end = len(text) if tag is None else tag.end() if tag.group() == _CLOSING else tag.start()
-    return Found("hermes", start, end, flaw=flaw), end
+    return FoundCall("hermes", start, end, flaw=flaw), end
 
 
 def _skip_blank(text: str, position: int) -> int:
@@ -398,14 +400,14 @@ def _read_function(text: str, match: re.Match[str]) -> _Read:
     elif not flaw and (not arguments or _skip_blank(text, position) < len(text)):
         if not arguments and not _closes(text, position):
             return [], opened.end(), 1  # the text talks about the function
-        flaw = f"Expected a parameter or </function>, found {_shown(text, position)}."
+        flaw = f"Expected a parameter or </function>, found {_quote_next(text, position)}."
         position = _end_of_flawed(text, position)
     name = opened.group(1).strip()
     if not name and not flaw:
         flaw = "The function has no name."
     if closings := _STRAY_CLOSINGS.match(text, position):
         position = closings.end()
-    return [Found(format, start, position, name, arguments, flaw=flaw)], position, 1
+    return [FoundCall(format, start, position, name, arguments, flaw=flaw)], position, 1
 
 
 def _with_wrapper(text: str, start: int) -> int:
@@ -477,9 +479,17 @@ def _read_fence(text: str, match: re.Match[str]) -> _Read:
     ends = _FENCE_END.finditer(text, match.end() - 1)
     closing = next((found for found in ends if indent.startswith(found[1])), None)
     if closing is None:
-        return [Found("bash", match.start(), len(text), flaw="The fence is not closed: ``` is missing.")], len(text), 1
+        return (
+            [FoundCall("bash", match.start(), len(text), flaw="The fence is not closed: ``` is missing.")],
+            len(text),
+            1,
+        )
     command = text[match.end() : closing.start()]
     if indent:
         command = "\n".join(line.removeprefix(indent) for line in command.split("\n"))
     flaw = "" if command.strip() else "The fence holds no command."
-    return [Found("bash", match.start(), closing.end(), arguments={"command": command}, flaw=flaw)], closing.end(), 1
+    return (
+        [FoundCall("bash", match.start(), closing.end(), arguments={"command": command}, flaw=flaw)],
+        closing.end(),
+        1,
+    )

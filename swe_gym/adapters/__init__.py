@@ -1,1 +1,15 @@
 """Adapters for other libraries, one file each."""
+
+from typing import TYPE_CHECKING
+
+from ..door import load as _load
+
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .row_agent import RowAgent as RowAgent
+    from .server import EnvServer as EnvServer
+    from .session import make_env as make_env
+
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)

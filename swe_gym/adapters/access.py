@@ -13,7 +13,7 @@ UNPROTECTED = "/health"
 """The only path that needs no token."""
 
 
-class Access:
+class AccessRules:
     """The rules of access. Browsers are always refused.
 
     Args:
@@ -34,7 +34,7 @@ class Access:
         """Return status and reason of a refusal; status 0 accepts the request."""
         if "origin" in request.headers:
             return 403, "web pages may not use this server"
-        if not self._known_host(request.headers.get("host", "")):
+        if not self._is_known_host(request.headers.get("host", "")):
             return 403, "unknown Host: start the server with --allow-host NAME"
         given = request.headers.get("authorization", "").encode("utf-8", "replace")
         wanted = f"Bearer {self._token}".encode()
@@ -42,7 +42,7 @@ class Access:
             return 401, "missing or wrong token: send the header 'Authorization: Bearer TOKEN'"
         return 0, ""
 
-    def _known_host(self, host: str) -> bool:
+    def _is_known_host(self, host: str) -> bool:
         """Return whether a Host header is an IP address or a known name; others may be DNS rebinding."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         name = name.removeprefix("[").removesuffix("]").lower()

@@ -105,7 +105,7 @@ class AwaitedGenerator:
         """
         if self._loop.is_closed():
             raise PolicyError("the event loop of the sampler is closed", reason="closed")
-        sampling = self._sampled(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        sampling = self._try_sample(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
         sampled = asyncio.run_coroutine_threadsafe(sampling, self._loop)
         awaited = _awaited.get(set())
         awaited.add(sampled)
@@ -120,7 +120,7 @@ class AwaitedGenerator:
             raise result
         return result
 
-    async def _sampled(self, prompt: Sequence[int], **settings: Any) -> Completion | PolicyError:
+    async def _try_sample(self, prompt: Sequence[int], **settings: Any) -> Completion | PolicyError:
         """Sample. Return an error, not raise it: after a cancellation nobody is left to retrieve it."""
         try:
             async with asyncio.timeout(self._timeout) as timeout:

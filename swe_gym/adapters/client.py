@@ -24,7 +24,7 @@ CLOSE_SECONDS = 5.0
 """Seconds to wait until the server has closed the sandbox."""
 
 
-class Client:
+class EnvClient:
     """A session on a server. A message with `reconnect` opens it, `close` ends it. One message at a time.
 
     Args:

@@ -11,8 +11,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ..errors import UsageError
 from ..types import JsonObject
-from .messages import Message, PlainMessage, Refused, ResetMessage, parse_message
-from .session import Session
+from .messages import Message, MessageRefused, PlainMessage, ResetMessage, parse_message
+from .session import ClientSession
 from .threads import in_thread
 
 logger = logging.getLogger(__name__)
@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 MAX_WAITING = 8
 """Messages of a client that may wait for earlier ones."""
 
-End = tuple[Refused | None, int]
+End = tuple[MessageRefused | None, int]
 """Why a connection is closed, if that is an error, and the code to close it with."""
 
 
-class Conversation:
+class ClientConversation:
     """A client's conversation with a session.
 
     Args:
@@ -34,7 +34,7 @@ class Conversation:
         idle: Seconds without a message after which the conversation ends.
     """
 
-    def __init__(self, websocket: WebSocket, session: Session, counts: Counter[str], idle: float) -> None:
+    def __init__(self, websocket: WebSocket, session: ClientSession, counts: Counter[str], idle: float) -> None:
         self._websocket, self._session = websocket, session
         self._counts, self._idle = counts, idle
 
@@ -50,7 +50,7 @@ class Conversation:
                 task.cancel()
             await asyncio.wait({reader, worker})
         if worker.cancelled():
-            return Refused("SESSION_ERROR", "too many messages wait for an answer"), 1008
+            return MessageRefused("SESSION_ERROR", "too many messages wait for an answer"), 1008
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client left before an answer was sent
             return worker.result()
         return None, 1000
@@ -61,13 +61,13 @@ class Conversation:
                 async with asyncio.timeout(self._idle):
                     text = await inbox.get()
             except TimeoutError:
-                return Refused("SESSION_ERROR", f"no message for {self._idle:g} s: the session is closed"), 1001
+                return MessageRefused("SESSION_ERROR", f"no message for {self._idle:g} s: the session is closed"), 1001
             try:
                 message = parse_message(text)
                 if message.type == "close":
                     return None, 1000
                 kind, data = await self._answer(message)
-            except Refused as error:
+            except MessageRefused as error:
                 self._counts["errors"] += 1
                 kind, data = "error", {"message": str(error), "code": error.code}
             await self._websocket.send_text(json.dumps({"type": kind, "data": data}, default=str))
@@ -93,10 +93,12 @@ class Conversation:
             self._counts["infra_failures"] += reply.metadata["outcome"] == "infra_failed"
             return "observation", reply.data()
         except (UsageError, gymnasium.error.ResetNeeded) as error:
-            raise Refused("EXECUTION_ERROR", str(error)) from error
+            raise MessageRefused("EXECUTION_ERROR", str(error)) from error
         except Exception as error:
             logger.exception("the environment raised an error")
-            raise Refused("EXECUTION_ERROR", f"the environment raised {type(error).__name__}: see the log") from error
+            raise MessageRefused(
+                "EXECUTION_ERROR", f"the environment raised {type(error).__name__}: see the log"
+            ) from error
 
     async def _read(self, inbox: asyncio.Queue[str | None]) -> None:
         """Queue messages until the client leaves or sends too many."""
@@ -107,7 +109,7 @@ class Conversation:
             inbox.put_nowait(message.get("text"))
 
 
-async def close(websocket: WebSocket, reason: Refused | None, code: int) -> None:
+async def close(websocket: WebSocket, reason: MessageRefused | None, code: int) -> None:
     """Close a connection, perhaps with an error; the client may be gone."""
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
         if reason is not None:

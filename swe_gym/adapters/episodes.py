@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import gymnasium
 
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import TaskError
 from ..rollout.attempt import EpisodeJob
 from ..rollout.policy import Policy
@@ -110,10 +110,10 @@ class EpisodeBatch:
             for job in self._pool.run(range(len(self._slots))):
                 record, failure = job.outcome()
                 if failure is None or not (failure.retry and self._pool.retry(job)):
-                    name = failure.name if failure else _unanswered(record)
+                    name = failure.name if failure else _explain_no_turn(record)
                     _report(record, name)
                     episodes[job.key] = Episode(record.without_oracle(), name)
-        return [episodes.get(index) or self._unplayed(index) for index in range(len(self._slots))]
+        return [episodes.get(index) or self._make_unplayed(index) for index in range(len(self._slots))]
 
     def cancel(self) -> None:
         """End every episode soon; `play` returns. May be called from any thread."""
@@ -141,7 +141,7 @@ class EpisodeBatch:
             losses=self._losses[index],
         )
 
-    def _unplayed(self, index: int) -> Episode:
+    def _make_unplayed(self, index: int) -> Episode:
         """Return the episode of a slot that was cancelled before it began, or before its retry."""
         with contextlib.closing(self._make_job(index, 1)) as job:
             job.cancelled, job.abandoned = "cancelled", True
@@ -149,7 +149,7 @@ class EpisodeBatch:
         return Episode(record.without_oracle(), job.cancelled)
 
 
-def _unanswered(record: Trajectory) -> str:
+def _explain_no_turn(record: Trajectory) -> str:
     """Return why an episode without a turn does not count; empty if it has turns."""
     return "" if record.turns else f"no turn ({record.reason})"
 

@@ -62,7 +62,7 @@ MESSAGES: dict[str, type[Message]] = {
 """Type of a message -> its model."""
 
 
-class Refused(Exception):
+class MessageRefused(Exception):
     """A message or a session that gets an error.
 
     Attributes:
@@ -83,15 +83,17 @@ def parse_message(text: str | None) -> Message:
     try:
         message = json.loads(text or "")
     except (ValueError, RecursionError) as error:
-        raise Refused("INVALID_JSON", "the message is not JSON text") from error
+        raise MessageRefused("INVALID_JSON", "the message is not JSON text") from error
     kind = message.get("type") if isinstance(message, dict) else None
     model = MESSAGES.get(kind) if isinstance(kind, str) else None
     if model is None:
-        raise Refused("UNKNOWN_TYPE", f"the message must be an object whose type is one of {', '.join(MESSAGES)}")
+        raise MessageRefused(
+            "UNKNOWN_TYPE", f"the message must be an object whose type is one of {', '.join(MESSAGES)}"
+        )
     try:
         return model.model_validate(message)
     except ValidationError as error:
-        raise Refused("VALIDATION_ERROR", f"the message is invalid: {wrong_fields(error)}") from error
+        raise MessageRefused("VALIDATION_ERROR", f"the message is invalid: {wrong_fields(error)}") from error
 
 
 def schemas() -> JsonObject:

@@ -18,7 +18,7 @@ from gymnasium.error import ResetNeeded
 from ..errors import MissingDependency, SweGymError
 from ..toml import parse_pairs
 from ..types import JsonObject
-from .session import Reply, Session, make_env
+from .session import ClientSession, EnvReply, make_env
 from .threads import in_thread
 
 try:
@@ -53,7 +53,7 @@ class SweResourcesConfig(BaseResourcesServerConfig):
 
 @dataclasses.dataclass
 class _Rollout:
-    session: Session
+    session: ClientSession
     timer: asyncio.TimerHandle  # closes it
 
 
@@ -69,7 +69,7 @@ class SweResourcesServer(GymnasiumServer):
     async def reset(self, metadata: JsonObject, session_id: str | None = None) -> tuple[str | None, JsonObject]:
         """Start an episode of the task `verifier_metadata.task_id` of the row."""
         await self.close_session(session_id)
-        session = Session(make_env(self.config.env_id, **self.config.env_args))
+        session = ClientSession(make_env(self.config.env_id, **self.config.env_args))
         self.session_state[session_id] = _Rollout(session, self._close_later(session_id))
         task_id = (metadata.get("verifier_metadata") or {}).get("task_id")
         reply = await self._call(session_id, lambda session: session.reset(task_id=task_id))
@@ -98,7 +98,7 @@ class SweResourcesServer(GymnasiumServer):
             rollout.timer.cancel()
             await in_thread(rollout.session.close, lambda: None)
 
-    async def _call(self, session_id: str | None, call: Callable[[Session], Reply]) -> Reply:
+    async def _call(self, session_id: str | None, call: Callable[[ClientSession], EnvReply]) -> EnvReply:
         """Call a session. It idles from the end of the call on.
 
         Raises:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import MissingDependency, UsageError
 from ..types import JsonObject
-from .session import Reply, Session, make_env
+from .session import ClientSession, EnvReply, make_env
 
 try:
     from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
@@ -59,7 +59,7 @@ class SweEnvironment(Environment):
 
     def __init__(self, env_id: str, **arguments: Any) -> None:
         super().__init__()
-        self._session = Session(make_env(env_id, **arguments))
+        self._session = ClientSession(make_env(env_id, **arguments))
 
     def reset(
         self,
@@ -130,5 +130,5 @@ def app() -> Any:
     return create_app(os.environ.get("SWE_GYM_ENV", "SWE/Toy-v0"), max_concurrent_envs=sessions, **given)
 
 
-def _observation(reply: Reply) -> SweObservation:
+def _observation(reply: EnvReply) -> SweObservation:
     return SweObservation(text=reply.text, done=reply.done, reward=reply.reward, metadata=reply.metadata)

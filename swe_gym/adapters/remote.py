@@ -9,10 +9,18 @@ from typing import Any
 from gymnasium.error import ResetNeeded
 
 from ..actions import parse_action
-from ..envs.episode import SHOWN_TURNS, ShownTurn
-from ..envs.rendering import draw_turns, format_end, format_turn, format_turns
-from ..envs.swe_env import MAX_ACTION, SANDBOX_FAILED, SweEnv
-from ..envs.tool_env import ToolEnv
+from ..envs import (
+    MAX_ACTION,
+    SANDBOX_FAILED,
+    SHOWN_TURNS,
+    ShownTurn,
+    SweEnv,
+    ToolEnv,
+    draw_turns,
+    format_end,
+    format_turn,
+    format_turns,
+)
 from ..errors import (
     ActionError,
     SandboxError,
@@ -24,8 +32,8 @@ from ..errors import (
 )
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..types import Action, JsonObject, ToolSpec
-from .client import Client
-from .session import MAX_MESSAGE, Reply
+from .client import EnvClient
+from .session import MAX_MESSAGE, EnvReply
 
 LONGEST_SENT = MAX_MESSAGE // 12 - 1000
 """Maximum characters of an action that are sent, more than are valid. JSON takes up to 12 bytes for each."""
@@ -64,7 +72,7 @@ class RemoteEnv(ToolEnv):
             raise unknown_name("render mode", str(render_mode), self.metadata["render_modes"])
         given: JsonObject = {"token": token, "timeout": timeout, "connect_timeout": connect_timeout}
         self._copy = partial(RemoteEnv, url, **given, render_mode=render_mode)
-        self._make_client = partial(Client, url, **given)
+        self._make_client = partial(EnvClient, url, **given)
         self._client = self._make_client()
         self.render_mode = render_mode
         self._served: JsonObject | None = None
@@ -194,14 +202,14 @@ class RemoteEnv(ToolEnv):
         try:
             text, reward, done, metadata = _read(self._client.ask("step", data))
         except (SandboxError, UsageError) as error:
-            return self._lost(error, turns)
+            return self._end_lost(error, turns)
         self._info = metadata["info"]
         if done:
             self._running = False
             self._read_state()
         return text, reward or 0.0, metadata["terminated"], metadata["truncated"], dict(self._info)
 
-    def _lost(self, error: Exception, turns: int) -> StepResult[str]:
+    def _end_lost(self, error: Exception, turns: int) -> StepResult[str]:
         """Return the end of an episode whose server was lost."""
         self._running = False
         reason = getattr(error, "reason", "unknown")
@@ -249,7 +257,7 @@ class RemoteEnv(ToolEnv):
             print(format_end(info, reward), flush=True)  # noqa: T201  as above
 
 
-def _read(data: JsonObject) -> Reply:
+def _read(data: JsonObject) -> EnvReply:
     """Read an observation.
 
     Raises:
@@ -258,7 +266,7 @@ def _read(data: JsonObject) -> Reply:
     try:
         reward = None if data["reward"] is None else float(data["reward"])
         metadata = {name: data["metadata"][name] for name in ("terminated", "truncated", "info")}
-        return Reply(str(data["observation"]["text"]), reward, bool(data["done"]), metadata)
+        return EnvReply(str(data["observation"]["text"]), reward, bool(data["done"]), metadata)
     except (KeyError, TypeError, ValueError) as error:
         raise SandboxLost(f"the server does not offer an environment of texts: {error}", reason="server") from error
 

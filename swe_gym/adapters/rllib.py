@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.utils import RecordConstructorArgs
 
-from ..envs.episode import WORLD_ERRORS
+from ..envs import WORLD_ERRORS
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..types import JsonMapping
 from ..vector import SweVectorEnv
@@ -106,7 +106,7 @@ class RLlibEpisodes(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Record]:
         """Take a step; a graded truncation becomes a termination."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if _failed(info):
+        if _has_failed(info):
             self._failures.append(str(info.get("failure", "")))
         elif terminated or truncated:
             self._failures.clear()
@@ -156,14 +156,14 @@ class MaskedPPOModule(DefaultPPOTorchRLModule):
         self.observation_space = observation_space  # for copies of this module
 
     def _forward(self, batch: Record, **kwargs: Any) -> Record:
-        return _masked(super()._forward(_plain(batch), **kwargs), batch)
+        return _mask_logits(super()._forward(_take_observations(batch), **kwargs), batch)
 
     def _forward_train(self, batch: Record, **kwargs: Any) -> Record:
-        return _masked(super()._forward_train(_plain(batch), **kwargs), batch)
+        return _mask_logits(super()._forward_train(_take_observations(batch), **kwargs), batch)
 
     def compute_values(self, batch: Record, embeddings: Any = None) -> Any:
         """Return the values of states, shape (batch,)."""
-        return super().compute_values(_plain(batch), embeddings)
+        return super().compute_values(_take_observations(batch), embeddings)
 
 
 class LeaveOutFailures(RLlibCallback):
@@ -174,21 +174,21 @@ class LeaveOutFailures(RLlibCallback):
 
     def on_sample_end(self, *, metrics_logger: Any, samples: list[Any], **_: Any) -> None:
         """Drop them from the learner's samples."""
-        valid = [episode for episode in samples if not _failed(episode.get_infos(-1))]
+        valid = [episode for episode in samples if not _has_failed(episode.get_infos(-1))]
         metrics_logger.log_value("infra_failed", len(samples) - len(valid), reduce="sum")
         samples[:] = valid
 
 
-def _failed(info: JsonMapping) -> bool:
+def _has_failed(info: JsonMapping) -> bool:
     return info.get("outcome") == "infra_failed"
 
 
-def _plain(batch: Record) -> Record:
+def _take_observations(batch: Record) -> Record:
     """Return the batch as PPO's default networks expect it."""
     return {**batch, Columns.OBS: batch[Columns.OBS][OBSERVATIONS]}
 
 
-def _masked(output: Record, batch: Record) -> Record:
+def _mask_logits(output: Record, batch: Record) -> Record:
     mask = batch[Columns.OBS][ACTION_MASK]
     logits = output[Columns.ACTION_DIST_INPUTS]
     return {**output, Columns.ACTION_DIST_INPUTS: torch.where(mask > 0, logits, FLOAT_MIN)}

@@ -8,8 +8,7 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
-from ..envs.registration import make_env
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv, make_env
 from ..errors import PolicyError, UsageError, wrong_fields
 from ..rollout.policy import Policy
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..errors import MissingDependency, UsageError
-from .messages import Refused, schemas
-from .session import MAX_MESSAGE, Env, Session
+from .messages import MessageRefused, schemas
+from .session import MAX_MESSAGE, ClientSession, Env
 from .threads import in_thread
 
 try:
@@ -26,8 +26,8 @@ try:
     from starlette.routing import Route, WebSocketRoute
     from starlette.websockets import WebSocket
 
-    from .access import UNPROTECTED, Access
-    from .conversation import Conversation, close
+    from .access import UNPROTECTED, AccessRules
+    from .conversation import ClientConversation, close
 except ImportError as error:
     raise MissingDependency(f"the server needs more packages: pip install 'swe-gym[serve]' ({error})") from error
 
@@ -74,12 +74,12 @@ class EnvServer:
         certificate: Path | None = None,
         key: Path | None = None,
     ) -> None:
-        self._make, self._access = make, Access(token, allowed_hosts)
+        self._make, self._access = make, AccessRules(token, allowed_hosts)
         self._limit, self._idle = sessions, idle
         self._counts: Counter[str] = Counter()
         self._active = 0
         with contextlib.closing(make()) as env:
-            self._state = Session(env).state()
+            self._state = ClientSession(env).state()
         self._server = uvicorn.Server(_config(self._app(), certificate, key))
         self._socket = listen(host, port)
         self._thread = threading.Thread(target=self.run, name="server", daemon=True)
@@ -150,14 +150,14 @@ class EnvServer:
         await websocket.accept()
         if self._active >= self._limit:
             self._counts["refused"] += 1
-            await close(websocket, Refused("CAPACITY_REACHED", f"all {self._limit} sessions are in use"), 1013)
+            await close(websocket, MessageRefused("CAPACITY_REACHED", f"all {self._limit} sessions are in use"), 1013)
             return
         self._active += 1
         self._counts["sessions"] += 1
         session = None
         try:
-            session = Session(await in_thread(self._make, lambda: None))
-            reason, code = await Conversation(websocket, session, self._counts, self._idle).run()
+            session = ClientSession(await in_thread(self._make, lambda: None))
+            reason, code = await ClientConversation(websocket, session, self._counts, self._idle).run()
         finally:
             if session is not None:
                 await in_thread(session.close, lambda: None)

@@ -10,10 +10,8 @@ from typing import Any, NamedTuple, SupportsFloat
 import gymnasium
 from gymnasium.spaces import Text
 
-from ..envs import registration
-from ..envs.episode import WORLD_ERRORS
-from ..envs.swe_env import SANDBOX_FAILED
-from ..envs.tool_env import ToolEnv
+from .. import envs
+from ..envs import SANDBOX_FAILED, WORLD_ERRORS, ToolEnv
 from ..errors import SandboxError, UsageError
 from ..rollout.plan import public
 from ..spaces import Unicode
@@ -31,7 +29,7 @@ MAX_FAILURE = 300
 Env = gymnasium.Env[str, str]
 
 
-class Reply(NamedTuple):
+class EnvReply(NamedTuple):
     """What `reset` and `step` return.
 
     Attributes:
@@ -58,14 +56,14 @@ def make_env(env_id: str, **arguments: Any) -> Env:
     Raises:
         UsageError: The id or an argument is unknown, or actions or observations are not texts.
     """
-    env = registration.make_env(env_id, **arguments)
+    env = envs.make_env(env_id, **arguments)
     if not isinstance(env.observation_space, Text) or not isinstance(env.action_space, Text):
         env.close()
         raise UsageError(f"{env_id!r} cannot be served: its observations and actions must be texts")
     return env
 
 
-class Session:
+class ClientSession:
     """The environment of one client. `close` may be called from any thread; other calls one at a time.
 
     Args:
@@ -83,7 +81,7 @@ class Session:
         episode_id: str | None = None,
         task_id: str | None = None,
         options: JsonObject | None = None,
-    ) -> Reply:
+    ) -> EnvReply:
         """Start an episode. If the infrastructure fails, it is over at once, with outcome "infra_failed".
 
         Args:
@@ -101,10 +99,10 @@ class Session:
             text, info = self._env.reset(seed=seed, options=options or None)
         except WORLD_ERRORS as error:
             logger.warning("reset failed: %s", error)
-            return _failed_reset(error)
+            return _describe_failed_reset(error)
         return _reply(text, None, False, False, info)
 
-    def step(self, text: str, limit: str = "") -> Reply:
+    def step(self, text: str, limit: str = "") -> EnvReply:
         """Take a step, or end the episode at a limit and grade the work as it is.
 
         Raises:
@@ -134,7 +132,7 @@ class Session:
         self._env.close()
 
 
-def _reply(text: str, reward: SupportsFloat | None, terminated: bool, truncated: bool, info: JsonObject) -> Reply:
+def _reply(text: str, reward: SupportsFloat | None, terminated: bool, truncated: bool, info: JsonObject) -> EnvReply:
     """Return the reply to a step, or to a reset, which has no reward (None)."""
     done, valid = bool(terminated or truncated), bool(info.get("reward_valid", True))
     metadata = {
@@ -144,10 +142,10 @@ def _reply(text: str, reward: SupportsFloat | None, terminated: bool, truncated:
         "outcome": str(info.get("outcome", "")),
         "info": info,
     }
-    return Reply(text, None if reward is None or (done and not valid) else float(reward), done, metadata)
+    return EnvReply(text, None if reward is None or (done and not valid) else float(reward), done, metadata)
 
 
-def _failed_reset(error: Exception) -> Reply:
+def _describe_failed_reset(error: Exception) -> EnvReply:
     """Return the end of an episode without a sandbox. The text of a task error may quote hidden tests: it is logged."""
     text = str(error).partition("\n")[0][:MAX_FAILURE] if isinstance(error, SandboxError) else "see the server's log"
     info = {

@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium
 
-from ..envs.registration import make_env
+from ..envs import make_env
 from ..errors import PolicyError, UsageError
 from ..rollout.policy import Policy
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy

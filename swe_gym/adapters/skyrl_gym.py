@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..envs.registration import make_env
+from ..envs import make_env
 from ..errors import MissingDependency
 from ..rollout.tokens import short_prompt
 from ..spaces import Info

@@ -19,7 +19,7 @@ from typing import Any
 
 import gymnasium
 
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..rollout.tokens import ChatTemplate, TokenPolicy
 from .episodes import Episode, EpisodeBatch, MakeEnv, Slot

@@ -26,7 +26,7 @@ class _Request(NamedTuple):
     sampled: Future[tuple[Sequence[int], Sequence[float | None]]]
 
 
-class ServerSampler:
+class TrlServerSampler:
     """Samples from the vLLM server of a trainer. Each episode sends its own requests, in every process of the training.
 
     Args:
@@ -114,14 +114,14 @@ class BatchSampler:
             request.sampled.set_result((ids, values))
 
 
-def make_sampler(trainer: Any) -> ServerSampler | BatchSampler:
+def make_sampler(trainer: Any) -> TrlServerSampler | BatchSampler:
     """Return the sampler for a `GRPOTrainer`.
 
     Raises:
         UsageError: Several processes would have to sample in step, which episodes do not.
     """
     if trainer.use_vllm and trainer.vllm_generation.mode == "server":
-        return ServerSampler(trainer)
+        return TrlServerSampler(trainer)
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if trainer.args.vllm_tensor_parallel_size > 1 if trainer.use_vllm else sharded:
         raise UsageError(

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ..actions import render_call
-from ..envs.episode import WORLD_ERRORS
-from ..envs.swe_env import SANDBOX_FAILED
+from ..envs import SANDBOX_FAILED, WORLD_ERRORS
 from ..spaces import Info
 from ..types import JsonMapping, ToolCall, ToolSpec
 from .episodes import MakeEnv

@@ -16,8 +16,7 @@ from typing import Any
 
 import gymnasium
 
-from ..envs.registration import make_env
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv, make_env
 from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
 from ..types import JsonObject

@@ -77,7 +77,7 @@ METAVARS = {
 _METAVAR = {option: metavar for metavar, options in METAVARS.items() for option in options}
 
 
-class Commands(TyperGroup):
+class LazyCommands(TyperGroup):
     """Imports a command when it is chosen, so that the list of commands is quick."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -115,7 +115,7 @@ def _unloaded() -> None:
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=LazyCommands,
     name="swe-gym",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
+from ..gateway import Kit, build_kit, find_kit, kit_bytes
 from ..gateway.agents import AGENTS, make_agent
-from ..gateway.kits import Kit, build_kit, find_kit, kit_bytes
 from ..types import JsonObject
-from .common import AsJson, open_console, plain_table, print_json
+from .common import AsJson, make_table, open_console, print_json
 
 
 def agents(
@@ -28,7 +28,7 @@ def agents(
     if as_json:
         print_json(rows)
         return
-    table = plain_table("agent", "version", "protocol", "kit")
+    table = make_table("agent", "version", "protocol", "kit")
     for row in rows:
         size = f"{row['megabytes']:,} MB" if row["built"] else "not built"
         table.add_row(row["name"], row["version"], row["protocol"], size if row["has_kit"] else "none")

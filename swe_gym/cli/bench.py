@@ -13,7 +13,7 @@ import typer
 
 from ..sandboxes import Sandbox, SandboxSpec, make_spec, open_sandbox
 from . import bench_rollout
-from .common import AsJson, Backend, SandboxOptions, open_console, plain_table, print_json
+from .common import AsJson, Backend, SandboxOptions, make_table, open_console, print_json
 from .common import sandbox_options as parse_sandbox_options
 
 app = typer.Typer(no_args_is_help=True, help="Measure the cost of sandboxes and rollouts on this machine.")
@@ -71,7 +71,7 @@ def sandbox(
         print_json({"backend": backend, "isolation": isolation, "rounds": rounds, "measured": rows})
         return
     console.print(f"{backend} sandboxes, isolation {isolation}; times are medians of {rounds}\n")
-    table = plain_table("operation", "sandbox", "host", "ratio")
+    table = make_table("operation", "sandbox", "host", "ratio")
     for one in found:
         table.add_row(one.operation, *one.cells())
     console.print(table)

@@ -18,7 +18,7 @@ from ..rollout.plan import Plan
 from ..tasks import load_source
 from ..trajectories.run_folder import read_index
 from ..types import JsonMapping
-from .common import AsJson, Backend, SandboxOptions, open_console, plain_table, print_json
+from .common import AsJson, Backend, SandboxOptions, make_table, open_console, print_json
 from .common import sandbox_options as parse_sandbox_options
 from .rollout import POLICY_HELP
 
@@ -66,7 +66,7 @@ def rollout(
             f"--workers {workers!r} is invalid: write numbers separated by commas, for example 1,4,16"
         ) from None
     env = {"backend": backend, "sandbox_options": parse_sandbox_options(backend, sandbox_option)}
-    idle = busy_before()
+    idle = measure_load()
     with console.status("running") as status:
 
         def play(count: int) -> Level:
@@ -99,7 +99,7 @@ def level_table(levels: Iterable[Level]) -> Table:
     """Make a table with one column per number of workers; the default four fit into 80 characters."""
     names = ("workers", "episodes", "episodes/h", "s each", "CPU ms each", "client part", *PARTS, "rest")
     head, *rows = zip(names, *map(cells, levels), strict=True)
-    table = plain_table(*head)
+    table = make_table(*head)
     for row in rows:
         table.add_row(*row)
     return table
@@ -131,17 +131,17 @@ def where_time_went(result: RolloutResult) -> dict[str, float]:
 def machine_cpu(idle: float) -> Cpu:
     """Return the CPU time so far. `idle` is the load of other programs."""
     without_us = idle * time.monotonic() * (os.cpu_count() or 1)
-    return Cpu(time.process_time(), _busy() - without_us)
+    return Cpu(time.process_time(), _read_busy_seconds() - without_us)
 
 
-def _busy() -> float:
+def _read_busy_seconds() -> float:
     """Return the busy seconds of all processors since the machine started."""
     fields = [int(field) for field in Path("/proc/stat").read_text().partition("\n")[0].split()[1:]]
     return (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # not idle, not waiting for disks
 
 
-def busy_before(seconds: float = 1.0) -> float:
+def measure_load(seconds: float = 1.0) -> float:
     """Return the load of the machine while this process does nothing."""
-    before = _busy()
+    before = _read_busy_seconds()
     time.sleep(seconds)
-    return (_busy() - before) / seconds / (os.cpu_count() or 1)
+    return (_read_busy_seconds() - before) / seconds / (os.cpu_count() or 1)

@@ -20,16 +20,13 @@ from rich.table import Table
 
 from ..errors import TaskError, UsageError
 from ..sandboxes import BACKENDS
-from ..tasks import TaskSource, load_source
-from ..tasks.choice import changed_lines
-from ..tasks.file import is_place_of_tasks
-from ..tasks.record import digest, read_records
+from ..tasks import TaskSource, changed_lines, digest, is_place_of_tasks, load_source, read_records
 from ..toml import parse_pairs
 from ..trajectories.comparison import RunSummary
 from ..types import Frozen, JsonObject, Task
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
-    from ..envs.swe_env import SweEnv
+    from ..envs import SweEnv
 
 Kind = TypeVar("Kind")
 
@@ -101,7 +98,7 @@ Counters = Annotated[
 # --- choosing tasks -----------------------------------------------------------------------------------------
 
 
-def plain_name(name: str) -> str:
+def check_name(name: str) -> str:
     """Return a name that stays within its folder.
 
     Raises:
@@ -173,14 +170,14 @@ class TaskFilter(Frozen):
         )
         found: list[Task] = []
         broken: list[str] = []
-        needed = self._needed()
+        needed = self._count_needed()
         for task_id in ids:
             try:
                 task = source.get(task_id)
             except TaskError as error:
                 broken.append(str(error))
                 continue
-            if self._met_by(task, valid):
+            if self._accepts(task, valid):
                 found.append(task)
             if len(found) == needed:
                 break
@@ -189,7 +186,7 @@ class TaskFilter(Frozen):
             typer.echo("\n  ".join([f"skipped {len(broken)} broken tasks:", *broken[:MAX_SHOWN], *more]), err=True)
         return found
 
-    def _needed(self) -> int | None:
+    def _count_needed(self) -> int | None:
         """The number of tasks after which no more are chosen; None if only the last one tells."""
         if self.shuffle is not None:
             return None
@@ -198,7 +195,7 @@ class TaskFilter(Frozen):
         start, stop, *_ = (*bounds_of(self.slice, "--slice "), None)
         return stop if stop is not None and stop > (start or 0) >= 0 else None
 
-    def _met_by(self, task: Task, valid: dict[str, str]) -> bool:
+    def _accepts(self, task: Task, valid: dict[str, str]) -> bool:
         lines = changed_lines(task.oracle.gold_patch)
         return (
             self.difficulty in ("", task.difficulty)
@@ -277,7 +274,7 @@ def open_source(name: str, pairs: list[str] | None = None) -> TaskSource:
     return part_of(name, load_source(source, **options))
 
 
-class Part(NamedTuple):
+class TaskSubset(NamedTuple):
     """Some tasks of a source, as a source."""
 
     chosen: list[str]
@@ -291,7 +288,7 @@ class Part(NamedTuple):
 def part_of(name: str, source: TaskSource) -> TaskSource:
     """Return the tasks that a name such as "toy:3" or "toy[2:5]" selects from its source."""
     part = split_slice(name)[1]
-    return Part(cut(source.ids(), part, f"{name}: the slice "), source.get) if part else source
+    return TaskSubset(cut(source.ids(), part, f"{name}: the slice "), source.get) if part else source
 
 
 def split_slice(name: str) -> tuple[str, str]:
@@ -304,7 +301,7 @@ def split_slice(name: str) -> tuple[str, str]:
 
 def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> "SweEnv":
     """Make an environment over the task source that a user named."""
-    from ..envs.swe_env import SweEnv
+    from ..envs import SweEnv
 
     source, options = source_of(name, pairs)
     return SweEnv(source, options, **settings)
@@ -339,7 +336,7 @@ def executor_options(executor: str | None, ray_address: str | None) -> JsonObjec
 
 def sandbox_options(backend: str, pairs: list[str] | None) -> JsonObject:
     """Parse `["memory_mb=512", "image=python:3.12"]` and check it before anything starts."""
-    from ..envs.checks import check_sandbox
+    from ..envs import check_sandbox
 
     options = parse_pairs("--sandbox-option", pairs)
     check_sandbox(backend, options)
@@ -350,11 +347,11 @@ def sandbox_options(backend: str, pairs: list[str] | None) -> JsonObject:
 
 
 class _Console(Console):
-    """Prints the tables of `plain_table` whole: in a narrow terminal their lines wrap, and no number is cut."""
+    """Prints the tables of `make_table` whole: in a narrow terminal their lines wrap, and no number is cut."""
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print objects, as `Console.print` does."""
-        needed = max((_needed(one) for one in objects if isinstance(one, Table)), default=0)
+        needed = max((_measure_width(one) for one in objects if isinstance(one, Table)), default=0)
         if needed <= self.width:
             super().print(*objects, **how)
             return
@@ -369,7 +366,7 @@ LAST_COLUMN = 20
 """Characters that the last column of a table keeps in a narrow terminal, where it wraps."""
 
 
-def _needed(table: Table) -> int:
+def _measure_width(table: Table) -> int:
     """Return the width in which no column of a table is cut. The last column wraps."""
     texts = ([column.header, *column.cells] for column in table.columns)
     widths = [max(cell_len(str(text)) for text in column) for column in texts]
@@ -422,14 +419,14 @@ def tokens_of(run: RunSummary) -> str:
     return f"{tokens} + unknown" if run.uncounted else tokens
 
 
-def paid(run: RunSummary) -> str:
+def format_cost(run: RunSummary) -> str:
     """Return the cost of a run as text; empty if no model was asked."""
     if run.cost is None:
         return "unknown" if run.prompt_tokens + run.completion_tokens + run.requests else ""
     return f"${run.cost:,.2f}"
 
 
-def plain_table(*headers: str) -> Table:
+def make_table(*headers: str) -> Table:
     """Make a table without lines. Columns are as wide as their content; the last one may wrap."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers[:-1]:

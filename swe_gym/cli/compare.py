@@ -14,11 +14,11 @@ from ..types import JsonObject
 from .common import (
     AsCsv,
     AsJson,
+    format_cost,
+    make_table,
     one_format,
     open_console,
-    paid,
     percent,
-    plain_table,
     print_csv,
     print_json,
     tokens_of,
@@ -91,7 +91,7 @@ def _print_runs(console: Console, found: Comparison) -> None:
     most = max((max(run.pass_at_k, default=1) for run in found.runs), default=1)
     passed = [f"pass@{most}"] if most > 1 else []
     asked = ["server"] if len({run.servers for run in found.runs}) > 1 else []
-    table = plain_table("run", "model", *asked, "graded", "resolved", "95 % interval", *passed, "tokens", "cost")
+    table = make_table("run", "model", *asked, "graded", "resolved", "95 % interval", *passed, "tokens", "cost")
     for run in found.runs:
         table.add_row(
             run.name,
@@ -102,14 +102,14 @@ def _print_runs(console: Console, found: Comparison) -> None:
             _interval(run),
             *([percent(run.pass_at_k.get(most))] if passed else []),
             tokens_of(run),
-            paid(run),
+            format_cost(run),
         )
     console.print(table)
 
 
 def _print_trouble(console: Console, runs: tuple[RunSummary, ...]) -> None:
     """Print what may have kept runs from resolving more."""
-    table = plain_table("run", "turns", "invalid calls", "shortened", "retries", "failed tries")
+    table = make_table("run", "turns", "invalid calls", "shortened", "retries", "failed tries")
     for run in runs:
         share = f" ({run.invalid_calls / run.all_turns:.0%})" if run.invalid_calls else ""
         table.add_row(
@@ -127,7 +127,7 @@ def _print_trouble(console: Console, runs: tuple[RunSummary, ...]) -> None:
 def _print_pairs(console: Console, found: Comparison) -> None:
     """Print the paired differences of the base and the other runs."""
     name = f"difference to {found.runs[0].name}"
-    table = plain_table(name, "tasks", "points", "95 % interval", "p", "better", "worse", "equal")
+    table = make_table(name, "tasks", "points", "95 % interval", "p", "better", "worse", "equal")
     for pair in found.pairs:
         table.add_row(
             pair.second,
@@ -144,7 +144,7 @@ def _print_pairs(console: Console, found: Comparison) -> None:
 def _print_tasks(console: Console, found: Comparison) -> None:
     unequal = [task for task in found.tasks if task.spread or 0 in task.graded]
     console.print(f"\n{len(unequal)} of {len(found.tasks)} tasks differ or are missing in a run (resolved of graded):")
-    table = plain_table("task", *(run.name for run in found.runs))
+    table = make_table("task", *(run.name for run in found.runs))
     for task in unequal[:MOST_TASKS]:
         cells = zip(task.resolved, task.graded, strict=True)
         table.add_row(task.task_id, *("-" if good is None else f"{good}/{graded}" for good, graded in cells))

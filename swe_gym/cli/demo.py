@@ -13,15 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..actions import render_call
-from ..envs.registration import register_families
+from ..envs import register_families
 from ..rollout.attempt import EpisodeJob
-from ..rollout.policies.gold import GoldPolicy
-from ..rollout.policies.scripted import ScriptedPolicy
+from ..rollout.policies import GoldPolicy, ScriptedPolicy
 from ..rollout.policy import Policy
 from ..rollout.pool import EpisodePool
 from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject, Task, ToolCall
-from .common import Backend, Match, SandboxOptions, Workers, headline, matching, open_console, open_source, plain_table
+from .common import Backend, Match, SandboxOptions, Workers, headline, make_table, matching, open_console, open_source
 from .common import sandbox_options as parse_sandbox_options
 from .preflight import check_machine, check_sandboxes
 
@@ -37,7 +36,7 @@ WIDE = 148
 """Terminal columns from which the table shows the issue's first line."""
 
 
-class Part(NamedTuple):
+class DemoEpisode(NamedTuple):
     """One episode of the demo: a task, played by its gold patch or by the scripted policy."""
 
     task: Task
@@ -49,7 +48,7 @@ class Demo:
 
     def __init__(self, tasks: list[Task], settings: JsonObject, path: Path) -> None:
         self.tasks = tasks
-        self.parts = [Part(task, gold) for task in tasks for gold in (False, True)]
+        self.parts = [DemoEpisode(task, gold) for task in tasks for gold in (False, True)]
         self.ended: dict[tuple[str, bool], EpisodeJob[int]] = {}
         self.started = time.monotonic()
         self._running: set[tuple[str, bool]] = set()
@@ -84,7 +83,7 @@ class Demo:
     def table(self, wide: bool) -> Table:
         """Return the table of all episodes, as far as they got."""
         issue = ["the issue"] if wide else []
-        table = plain_table("task", "level", *issue, "look around", "gold patch", "hidden tests")
+        table = make_table("task", "level", *issue, "look around", "gold patch", "hidden tests")
         for task in self.tasks:
             words = [task.task_id, task.difficulty, *([headline(task)] if wide else [])]
             table.add_row(*map(Text, words), self._cell(task, False), self._cell(task, True), self._tests(task))

@@ -12,8 +12,8 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import NamedTuple
 
-from ..adapters.row_agent import RowAgent
-from ..envs.checks import check_sandbox
+from ..adapters import RowAgent
+from ..envs import check_sandbox
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..sandboxes import Finding, load_backend
 from ..tables import scan_table
@@ -51,7 +51,7 @@ RLLM_AGENT = "rllm.workflow.workflow_args.agent"
 """Section of rLLM that has all settings of the agent."""
 
 
-class Run(NamedTuple):
+class RunNeeds(NamedTuple):
     """What the checks of machine and backend need to know.
 
     Attributes:
@@ -82,12 +82,12 @@ def examine(file: Path, changes: Sequence[str], quota: int | None) -> Iterator[F
         MissingDependency: Reading YAML needs an extra.
     """
     if file.suffix == ".toml":
-        run = _own_run(file, changes)
+        run = _read_own_run(file, changes)
     else:
         data = read_yaml(file)
         if not any(section in data for section in SECTIONS):
             raise UsageError(f"{file} is not a configuration of verl or rLLM: it has no section {', '.join(SECTIONS)}")
-        config = Config(data, changes)
+        config = VerlConfig(data, changes)
         yield from _lengths(config)
         run = _verl_run(config)
         yield _rows(config)
@@ -103,11 +103,11 @@ def examine(file: Path, changes: Sequence[str], quota: int | None) -> Iterator[F
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-class Config:
+class VerlConfig:
     """Fields of a configuration by dotted name, references resolved; verl's values if they are missing."""
 
     def __init__(self, data: JsonObject, changes: Sequence[str]) -> None:
-        self._data = _merged(data, parse_pairs("override", map(_as_json, changes)))
+        self._data = _merge(data, parse_pairs("override", map(_as_json, changes)))
 
     def get(self, name: str, *, depth: int = 9) -> Json:
         """Return a field, following at most `depth` references; verl's value or None if it is missing."""
@@ -158,27 +158,27 @@ def read_yaml(file: Path, above: Sequence[Path] = ()) -> JsonObject:
     for entry in [*(data.pop("defaults", None) or []), "_self_"]:
         beside = file.parent / f"{entry}.yaml"
         if entry == "_self_":
-            found = _merged(found, data)
+            found = _merge(found, data)
         elif beside.parent == file.parent and beside.is_file() and beside not in above:
-            found = _merged(found, read_yaml(beside, above))
+            found = _merge(found, read_yaml(beside, above))
     return found
 
 
-def _merged(one: JsonObject, two: JsonObject) -> JsonObject:
+def _merge(one: JsonObject, two: JsonObject) -> JsonObject:
     both = dict(one)
     for name, value in two.items():
         old = both.get(name)
-        both[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        both[name] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return both
 
 
-def _verl_run(config: Config) -> Run:
+def _verl_run(config: VerlConfig) -> RunNeeds:
     batch, n = config.whole("data.train_batch_size"), config.whole("actor_rollout_ref.rollout.n")
     epochs = config.whole("trainer.total_epochs")
     rows = [_count(Path(file)) for file in _files(config, "data.train_files")]
     known = sum(count for count in rows if count) if rows and None not in rows else None
     total = None if known is None else known * epochs * n
-    return Run(
+    return RunNeeds(
         batch * n,
         total,
         f"{known} rows x {epochs} epochs x {n}",
@@ -187,11 +187,11 @@ def _verl_run(config: Config) -> Run:
     )
 
 
-def _env_args(config: Config) -> JsonObject:
+def _env_args(config: VerlConfig) -> JsonObject:
     return next((found for name in ENV_ARGS if isinstance(found := config.get(name), dict)), {})
 
 
-def _files(config: Config, name: str) -> list[str]:
+def _files(config: VerlConfig, name: str) -> list[str]:
     files = config.get(name) or []
     return [str(file) for file in (files if isinstance(files, list) else [files])]
 
@@ -200,19 +200,19 @@ def _count(file: Path) -> int | None:
     return sum(1 for _ in scan_table(file.expanduser())) if file.expanduser().is_file() else None
 
 
-def _own_run(file: Path, changes: Sequence[str]) -> Run:
-    from ..train.config import load_config  # without torch
+def _read_own_run(file: Path, changes: Sequence[str]) -> RunNeeds:
+    from ..train import load_config  # without torch
 
     config = load_config(file, changes)
     group = config.algorithm.prompts_per_step * config.algorithm.group_size
     total_as = f"{config.run.updates} updates x {group} episodes"
-    return Run(config.env.workers, config.run.updates * group, total_as, config.env.options, config.model.path)
+    return RunNeeds(config.env.workers, config.run.updates * group, total_as, config.env.options, config.model.path)
 
 
 # --- the configuration --------------------------------------------------------------------------------------
 
 
-def _lengths(config: Config) -> Iterator[Finding]:
+def _lengths(config: VerlConfig) -> Iterator[Finding]:
     name = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
     most, prompt = config.whole(name), config.whole("data.max_prompt_length")
     response = config.whole("data.max_response_length")
@@ -227,7 +227,7 @@ def _lengths(config: Config) -> Iterator[Finding]:
     yield _needed("trainer", v1, "V1" if v1 else "V0 ends if an episode is left out", "trainer.use_v1=True")
 
 
-def _rows(config: Config) -> Finding:
+def _rows(config: VerlConfig) -> Finding:
     training = _files(config, "data.train_files")
     files = training + _files(config, "data.val_files")
     missing = [file for file in files if not Path(file).expanduser().is_file()]
@@ -236,7 +236,7 @@ def _rows(config: Config) -> Finding:
     return _needed("rows", bool(training) and not missing, detail if training else "data.train_files is empty", fix)
 
 
-def _agent(config: Config) -> Finding:
+def _agent(config: VerlConfig) -> Finding:
     """Make the agent and its environment as the adapter does, without its backend: that one has its own check."""
     settings = config.get(RLLM_AGENT) or {"env_id": config.get("env_id"), **(config.get("agent_args") or {})}
     env_args = {name: value for name, value in _env_args(config).items() if name not in ("backend", "sandbox_options")}
@@ -248,7 +248,7 @@ def _agent(config: Config) -> Finding:
     return _needed("agent", True, "env_args, env_id and agent_args are valid")
 
 
-def _sandboxes(run: Run, quota: int | None) -> Finding:
+def _sandboxes(run: RunNeeds, quota: int | None) -> Finding:
     if quota is None:
         with suppress(SweGymError):  # `_backend` reports it
             quota = load_backend(str(run.env_args.get("backend", "local"))).quota

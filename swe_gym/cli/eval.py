@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..envs.sources import shared_source
+from ..envs import shared_source
 from ..errors import UsageError
 from ..rollout.engine import RolloutStopped
 from ..rollout.plan import Plan, hash_config
@@ -18,7 +18,7 @@ from ..tasks import TaskSource
 from ..trajectories.run_folder import check_run
 from ..trajectories.trajectory import ModelServer
 from ..types import JsonObject
-from ..viewer.results import RESULTS, write_results
+from ..viewer import RESULTS, write_results
 from .common import (
     BACKENDS_HELP,
     SOURCE_HELP,
@@ -27,8 +27,8 @@ from .common import (
     SandboxOptions,
     SourceOptions,
     TaskFilter,
+    make_table,
     open_console,
-    plain_table,
     takes_filter,
 )
 from .preflight import (
@@ -57,7 +57,7 @@ from .rollout import (
     Workers,
     end,
     make_config,
-    nested,
+    nest_options,
     play,
 )
 from .rollout_display import dollars, duration, tell_if_nothing_ran
@@ -137,7 +137,7 @@ def evaluate(
     the key, the model's name, its context length and tool calls. The same command resumes a stopped evaluation. The
     exit status is 1 if episodes could not be graded.
     """
-    options = nested(locals())
+    options = nest_options(locals())
     if wrong := next((one for one in overrides or [] if "=" not in one), ""):
         raise UsageError(f"{wrong!r} is not FIELD=VALUE. Tasks are an option: --tasks {wrong}")
     if (price_in is None) != (price_out is None) or (price_cached is not None and price_in is None):
@@ -235,7 +235,7 @@ def _print_end(console: Console, found: list[JsonObject]) -> None:
     """Print a line per model if there are several, and the next commands."""
     folders = [one["folder"] for one in found]
     if len(found) > 1:
-        table = plain_table("model", "resolved", "interval", "cost")
+        table = make_table("model", "resolved", "interval", "cost")
         for one in found:
             low, high = one["interval"] or (0.0, 1.0)
             rate = "" if one["resolved_rate"] is None else f"{one['resolved_rate']:.1%}"
@@ -261,15 +261,15 @@ def _lines(found: JsonObject) -> dict[str, str]:
         "run": f"{found['agent'] and found['agent'] + ' with '}{found['model']} on {found['source']}",
         "server": ", ".join(str(ModelServer.model_validate(one)) for one in found["servers"]),
         "answered as": ", ".join(f"{name} in {count} tries" for name, count in found["answered_as"].items()),
-        "resolved": _resolved(found),
-        "pass@k": ", ".join(_passed(found)),
+        "resolved": _format_resolved(found),
+        "pass@k": ", ".join(_format_pass_at_k(found)),
         "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",
         "cost": _cost(found) if found["requests"] or found["cached_answers"] else "",
         "tokens": tokens + _uncounted(found),
-        "cache": _cached(found) if found["cached_answers"] else "",
+        "cache": _format_cached(found) if found["cached_answers"] else "",
         "requests": f"{found['requests']:,} answered, {found['retries']:,} failed and sent again" if asked else "",
         "time": _time(found) if graded else "",
-        "invalid calls": _invalid(found) if graded else "",
+        "invalid calls": _format_invalid(found) if graded else "",
         "shortened": f"the conversations of {found['shortened']} episodes, to fit the model's context"
         if found["shortened"]
         else "",
@@ -280,14 +280,14 @@ def _lines(found: JsonObject) -> dict[str, str]:
     }
 
 
-def _passed(found: JsonObject) -> Iterator[str]:
+def _format_pass_at_k(found: JsonObject) -> Iterator[str]:
     """Yield pass@k for each k; with the number of tasks if some of them have fewer graded attempts."""
     tasks = found["pass_at_k_tasks"]
     for k, value in found["pass_at_k"].items():
         yield f"pass@{k} {value:.1%}" + (f" ({tasks[k]} of {tasks['1']} tasks)" if tasks[k] < tasks["1"] else "")
 
 
-def _resolved(found: JsonObject) -> str:
+def _format_resolved(found: JsonObject) -> str:
     if found["interval"] is None:
         return "no episode was graded"
     low, high = found["interval"]
@@ -313,12 +313,12 @@ def _uncounted(found: JsonObject) -> str:
     return f"{besides}those of {found['uncounted']:,} answers, which the server did not tell"
 
 
-def _cached(found: JsonObject) -> str:
+def _format_cached(found: JsonObject) -> str:
     known = found["cached_answers"]
     return f"{known:,} of {known + found['requests']:,} answers came from the cache: not billed, and in no other number"
 
 
-def _invalid(found: JsonObject) -> str:
+def _format_invalid(found: JsonObject) -> str:
     invalid, turns = found["invalid_calls"], found["all_turns"]
     if invalid is None:
         return "not counted"
@@ -334,7 +334,7 @@ def _counts(causes: dict[str, int]) -> str:
 
 
 def _repositories(rows: list[JsonObject]) -> Table:
-    table = plain_table("repository", "resolved", "episodes", "rate")
+    table = make_table("repository", "resolved", "episodes", "rate")
     for row in rows[:MOST_REPOSITORIES]:
         table.add_row(
             Text(row["repository"]), str(row["resolved"]), str(row["graded"]), f"{row['resolved'] / row['graded']:.0%}"

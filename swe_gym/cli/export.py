@@ -34,7 +34,7 @@ def export(
             min_reward is None or (one.reward_valid and one.reward >= min_reward)
         )
 
-    count = export_trajectories(filter(wanted, chosen(path, match, attempt)), to, output)
+    count = export_trajectories(filter(wanted, select_trajectories(path, match, attempt)), to, output)
     if not count:
         pairs = ", or no task has attempts with different rewards" if to == "preferences" else ""
         raise UsageError(f"{path}: no trajectory matches the filters{pairs}; {output} was not written")
@@ -58,7 +58,7 @@ def import_(
     open_console().print(f"{len(trajectories)} trajectories in {output}")
 
 
-def chosen(path: Path, match: str, attempt: int | None) -> Iterator[Trajectory]:
+def select_trajectories(path: Path, match: str, attempt: int | None) -> Iterator[Trajectory]:
     """Yield the trajectories of the matching tasks and attempt; at least one."""
     found = False
     for trajectory in open_trajectories(path):

@@ -15,8 +15,8 @@ from ..sandboxes.images import ImageStore
 from ..sandboxes.images.names import ImageName
 from ..sandboxes.images.sources import ArchiveSource, ImageSource, engine_source
 from .bars import progress_bar
-from .common import AsJson, Match, Source, SourceOptions, open_console, plain_table, print_json
-from .images import app, for_each, needed_images
+from .common import AsJson, Match, Source, SourceOptions, make_table, open_console, print_json
+from .images import app, count_images, for_each
 
 GIB = 1 << 30
 
@@ -38,7 +38,7 @@ def fetch_images(
     """
     console = open_console()
     store = ImageStore()
-    wanted = images or list(needed_images(source, source_option, match, None))
+    wanted = images or list(count_images(source, source_option, match, None))
     missing = [image for image in wanted if store.find(image) is None]
     stop = threading.Event()
     with progress_bar(console, "fetching", len(missing)) as progress:
@@ -81,7 +81,7 @@ def import_images(
     console = open_console()
     store = ImageStore()
     store.folder.parent.mkdir(parents=True, exist_ok=True)
-    for image in images or list(needed_images(source, source_option, match, None)):
+    for image in images or list(count_images(source, source_option, match, None)):
         name = ImageName.parse(image)
         with ExitStack() as stack:
             opened: ImageSource = (
@@ -101,7 +101,7 @@ def list_stored(as_json: AsJson = False) -> None:
     if as_json:
         print_json([image.model_dump() for image in images])
         return
-    table = plain_table("MB", "layers", "image")
+    table = make_table("MB", "layers", "image")
     for image in images:
         table.add_row(*map(Text, [f"{image.size / 1e6:.0f}", str(len(image.layers)), image.name]))
     console.print(table)

@@ -13,10 +13,10 @@ import typer
 from rich.text import Text
 
 from ..atomic import write_text
-from ..envs.group import task_spec
+from ..envs import task_spec
 from ..errors import MissingDependency, SandboxError, TaskError
 from ..sandboxes import SandboxSpec, default_image, open_sandbox
-from ..tasks.file import write_tasks
+from ..tasks import write_tasks
 from ..types import JsonObject, Task
 from .bars import progress_bar
 from .common import (
@@ -25,10 +25,10 @@ from .common import (
     Match,
     Source,
     SourceOptions,
+    make_table,
     matching,
     open_console,
     open_source,
-    plain_table,
     print_json,
 )
 
@@ -62,14 +62,14 @@ def list_images(
 ) -> None:
     """List the images that tasks need, with their size and the number of tasks."""
     console = open_console()
-    needed = needed_images(source, source_option, match, default)
+    needed = count_images(source, source_option, match, default)
     with closing(_connect(engine)) as client:
         found = {image: _find(client, image) for image in needed}
     sizes = {image: one["Size"] for image, one in found.items() if one}
     if as_json:
         print_json([{"image": image, "tasks": tasks, "bytes": sizes.get(image)} for image, tasks in needed.items()])
         return
-    table = plain_table("MB", "tasks", "image")
+    table = make_table("MB", "tasks", "image")
     for image, tasks in needed.items():
         size = f"{sizes[image] / MEGABYTE:.0f}" if image in sizes else "missing"
         table.add_row(*map(Text, [size, str(tasks), image]))
@@ -101,7 +101,7 @@ def pull(
     console = open_console()
     with closing(_connect(engine)) as client:
         images = [
-            image for image in needed_images(source, source_option, match, default) if _find(client, image) is None
+            image for image in count_images(source, source_option, match, default) if _find(client, image) is None
         ]
     stop = threading.Event()
     with progress_bar(console, "pulling", len(images)) as progress:
@@ -181,7 +181,7 @@ def check(
     The exit status is 1 if an image is missing or lacks a program.
     """
     console = open_console()
-    images = list(needed_images(source, source_option, match, default))
+    images = list(count_images(source, source_option, match, default))
     options = {"pull": "never", "base_url": engine}
     _connect(engine).close()
 
@@ -211,7 +211,7 @@ def remove(
     """Remove the images of these tasks from the engine. Images in use stay."""
     console = open_console()
     with closing(_connect(engine)) as client:
-        images = [image for image in needed_images(source, source_option, match, default) if _find(client, image)]
+        images = [image for image in count_images(source, source_option, match, default) if _find(client, image)]
         for image in images:
             console.print(Text(image))
         if not images:
@@ -263,7 +263,7 @@ def ags(
     from ..sandboxes.e2b.ags import Tools, ToolSettings
 
     console = open_console()
-    images = list(needed_images(source, source_option, match, None))
+    images = list(count_images(source, source_option, match, None))
     tools = Tools(region, endpoint=endpoint)
     settings = ToolSettings(
         registry_type=registry_type,
@@ -290,7 +290,7 @@ def ags(
         raise typer.Exit(1)
 
 
-def needed_images(source: str, options: list[str] | None, match: str, default: str | None) -> Counter[str]:
+def count_images(source: str, options: list[str] | None, match: str, default: str | None) -> Counter[str]:
     """Return image -> number of tasks that need it, in the order of the tasks."""
     tasks = open_source(source, options)
     found = [tasks.get(task_id) for task_id in matching(tasks, match)]

@@ -12,14 +12,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import SandboxError
 from ..rollout.episode import play as play_episode
-from ..rollout.policies.human import HumanPolicy
+from ..rollout.policies import HumanPolicy
 from ..spaces import StepResult
 from ..tools import TOOLSETS
 from ..trajectories.trajectory import Trajectory
-from ..wrappers.record_trajectory import RecordTrajectory
+from ..wrappers import RecordTrajectory
 from .common import Backend, SandboxOptions, Source, SourceOptions, open_console, open_env
 from .common import sandbox_options as parse_sandbox_options
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..cache import check_room
-from ..envs.group import task_spec
+from ..envs import task_spec
 from ..errors import TaskError, Unsupported, UsageError
+from ..gateway import kit_bytes
 from ..gateway.agents import make_agent
-from ..gateway.kits import kit_bytes
 from ..rollout.budget import check_price
 from ..rollout.engine import RolloutOptions
 from ..rollout.executors import EXECUTORS
@@ -22,8 +22,7 @@ from ..types import JsonObject, Task
 from .agents import ready_kit
 
 if TYPE_CHECKING:
-    from ..rollout.policies.llm import LLMPolicies
-    from ..rollout.policies.server_check import ServerFacts
+    from ..rollout.policies import LLMPolicies, ServerFacts
     from ..trajectories.trajectory import Prices
 
 MOST_TASKS = 5000
@@ -152,14 +151,17 @@ def check_model(plan: Plan, how: RolloutOptions, folder: Path) -> Fact | None:
 
 def _ask_model(plan: Plan, options: JsonObject, how: RolloutOptions, folder: Path) -> Fact:
     with closing(make_policies("llm", options)) as made:
-        from ..rollout.policies.llm import LLMPolicies, is_native  # an extra, which `make_policies` has checked
-        from ..rollout.policies.server_check import check_server
+        from ..rollout.policies import (  # an extra, which `make_policies` has checked
+            LLMPolicies,
+            check_server,
+            is_native,
+        )
 
         assert isinstance(made, LLMPolicies)
         native = bool(plan.agent) or is_native(made.calls, plan.config()["env"]["action_format"])
         told = check_server(made, native=native)
         if plan.agent and not told.note:
-            from ..gateway.server_shapes import check_shapes  # the extra "agents"
+            from ..gateway import check_shapes  # the extra "agents"
 
             check_shapes(made, plan.agent, make_agent(plan.agent, plan.agent_options))
         check_price(made.price, f"{made.model!r} at {made.server}", plan.budget, how.budget)
@@ -167,7 +169,7 @@ def _ask_model(plan: Plan, options: JsonObject, how: RolloutOptions, folder: Pat
             raise UsageError(f"a budget limits tokens or cost, but {made.server} counts no tokens: omit it")
         if not how.any_server:
             check_servers(folder, [told.server])
-        return Fact("model", _told(made, told))
+        return Fact("model", _describe_server(made, told))
 
 
 def check_agent(plan: Plan) -> None:
@@ -203,13 +205,13 @@ def start_agent(plan: Plan, executor: str) -> None:
         SandboxError: The sandbox did not start, or was lost.
     """
     if plan.agent_options and plan.tasks and executor == "threads":
-        from ..gateway.rehearsal import rehearse  # the extra "agents"
+        from ..gateway import rehearse  # the extra "agents"
 
         with closing(plan.make_env()) as env:
             rehearse(env, plan.agent, plan.agent_options, plan.tasks[0])
 
 
-def _told(made: "LLMPolicies", told: "ServerFacts") -> str:
+def _describe_server(made: "LLMPolicies", told: "ServerFacts") -> str:
     called = {True: "calls tools", False: "accepts tools, but called none in a short request", None: "tools in text"}
     price = made.price
     parts = [
@@ -217,12 +219,12 @@ def _told(made: "LLMPolicies", told: "ServerFacts") -> str:
         f"context {told.context:,} tokens" if told.context else "context length unknown",
         told.note or called[told.called],
         "counts no tokens" if told.counts is False else "",
-        "unknown price" if price is None else _priced(price),
+        "unknown price" if price is None else _describe_price(price),
     ]
     return ", ".join(filter(None, parts))
 
 
-def _priced(price: "Prices") -> str:
+def _describe_price(price: "Prices") -> str:
     cached = "" if price.cached is None else f"${price.cached:g} cached, "
     checked = f" (as of {price.date})" if price.date else ""
     return f"${price.input:g} in, {cached}${price.output:g} out per million tokens{checked}"

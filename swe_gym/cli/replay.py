@@ -10,7 +10,7 @@ from ..rollout.replay import replay as replay_trajectory
 from ..types import JsonObject
 from .common import AsJson, SandboxOptions, open_console, print_json
 from .common import sandbox_options as parse_sandbox_options
-from .export import Attempt, MatchTask, chosen
+from .export import Attempt, MatchTask, select_trajectories
 
 
 def replay(
@@ -33,7 +33,7 @@ def replay(
     console = open_console()
     options = parse_sandbox_options(backend, sandbox_option) if backend else None
     compared: list[JsonObject] = []
-    for trajectory in chosen(path, match, attempt):
+    for trajectory in select_trajectories(path, match, attempt):
         difference = replay_trajectory(trajectory, backend=backend, sandbox_options=options, ignore=ignore or ())
         compared.append(
             {"task_id": trajectory.task_id, "attempt": trajectory.attempt, "difference": difference and str(difference)}

@@ -7,10 +7,17 @@ import typer
 
 from ..errors import UsageError
 from ..trajectories.run_folder import holds_runs
-from ..viewer.report import MOST_EPISODES, Report, write_report, write_site
-from ..viewer.server import PAGE
-from ..viewer.training import is_training
-from ..viewer.training_report import TrainingReport, write_curves, write_training_report
+from ..viewer import (
+    MOST_EPISODES,
+    PAGE,
+    Report,
+    TrainingReport,
+    is_training,
+    write_curves,
+    write_report,
+    write_site,
+    write_training_report,
+)
 from .common import open_console
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from ..cache import cache_folder
-from ..envs.sources import shared_source
+from ..envs import shared_source
 from ..errors import UsageError, wrong_fields
 from ..gateway.agents import AGENTS
 from ..rollout.budget import Budget
@@ -18,8 +18,7 @@ from ..rollout.engine import RolloutOptions, RolloutStopped
 from ..rollout.engine import rollout as play_plan
 from ..rollout.plan import Plan
 from ..rollout.progress import Progress
-from ..tasks import TaskSource
-from ..tasks.file import is_place_of_tasks
+from ..tasks import TaskSource, is_place_of_tasks
 from ..toml import check_names, keep_texts, override, parse_pairs, read_toml
 from ..tools import TOOLSETS
 from ..types import Frozen, JsonMapping, JsonObject
@@ -30,10 +29,10 @@ from .common import (
     SandboxOptions,
     SourceOptions,
     TaskFilter,
+    check_name,
     executor_options,
     open_console,
     part_of,
-    plain_name,
     source_of,
     split_slice,
     takes_filter,
@@ -157,7 +156,7 @@ class RolloutConfig(Frozen):
         run: How the plan is run.
     """
 
-    name: Annotated[str, AfterValidator(plain_name)] = ""
+    name: Annotated[str, AfterValidator(check_name)] = ""
     output: str = "runs"
     attempts: int = Field(default=1, ge=1)
     seed: int = 0
@@ -242,7 +241,7 @@ def rollout(
     stopped run. The first Ctrl-C waits for running episodes, the second cancels them. The exit status is 1 if episodes
     could not be graded. A configuration file has the same fields as the overrides; the documentation lists them.
     """
-    options = nested(locals())
+    options = nest_options(locals())
     options["policy"]["name"] = policy
     is_override = "=" in source
     config = make_config(
@@ -269,7 +268,7 @@ def rollout(
     end(console, interrupted, left=latest is None or latest.done < latest.total)
 
 
-def nested(given: JsonMapping) -> JsonObject:
+def nest_options(given: JsonMapping) -> JsonObject:
     """Return the options that `rollout` and `eval` share as a nested configuration.
 
     Args:

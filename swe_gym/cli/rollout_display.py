@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..rollout.progress import Progress
 from ..trajectories.trajectory import Usage
-from .common import plain_table
+from .common import make_table
 
 LINE_EVERY = 10.0
 """Seconds between two lines if there is no terminal."""
@@ -34,7 +34,7 @@ def display(console: Console) -> Iterator[Callable[[Progress], None]]:
         for name in progress.failures:
             if name not in told:
                 told.add(name)
-                console.print(f"{datetime.now():%H:%M:%S} first {name}: {_said(progress, name)}")
+                console.print(f"{datetime.now():%H:%M:%S} first {name}: {_summarize_failure(progress, name)}")
         last = shown[-1] if shown else None
         over = progress.running == 0
         if last is None or over or progress.seconds - last.seconds >= LINE_EVERY or progress.stopping != last.stopping:
@@ -56,7 +56,7 @@ def progress_line(progress: Progress) -> str:
         f"{progress.failed_tries} failed tries",
     ]
     if progress.usage.retries:
-        parts.append(retried(progress.usage))
+        parts.append(count_retried(progress.usage))
     if progress.usage.cached_answers:
         parts.append(from_cache(progress.usage))
     if progress.usage.calls:
@@ -90,9 +90,9 @@ def _panel(progress: Progress) -> Group:
     if progress.failures:
         kinds = ", ".join(f"{count} {name}" for name, count in list(progress.failures.items())[:4])
         lines.append(Text(f"failed tries: {kinds}", style="yellow"))
-        lines += [Text(_said(progress, name), style="dim") for name in list(progress.failures)[:1]]
+        lines += [Text(_summarize_failure(progress, name), style="dim") for name in list(progress.failures)[:1]]
     if progress.usage.retries:
-        lines.append(Text(retried(progress.usage), style="yellow"))
+        lines.append(Text(count_retried(progress.usage), style="yellow"))
     if progress.usage.cached_answers:
         lines.append(Text(from_cache(progress.usage)))
     if progress.stopping:
@@ -116,11 +116,11 @@ def tell_if_nothing_ran(console: Console, progress: Progress | None) -> None:
 def print_report(console: Console, progress: Progress, folder: Path) -> None:
     """Print the results and where they are."""
     tell_if_nothing_ran(console, progress)
-    table = plain_table("stop reason", "episodes", "")
+    table = make_table("stop reason", "episodes", "")
     for reason, count in progress.outcomes.items():
         table.add_row(reason, str(count), "")
     for name, count in progress.failures.items():
-        said = f"failed tries: {_said(progress, name)}"
+        said = f"failed tries: {_summarize_failure(progress, name)}"
         table.add_row(Text(name, style="yellow"), str(count), Text(said, style="dim"))
     console.print(table)
     left = progress.total - progress.done
@@ -133,19 +133,19 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
         used = progress.usage
         console.print(
             f"{used.prompt_tokens:,} prompt tokens, {used.completion_tokens:,} completion tokens, "
-            f"{dollars(used.cost, used.uncounted)}." + (f" {retried(used)}." if used.retries else "")
+            f"{dollars(used.cost, used.uncounted)}." + (f" {count_retried(used)}." if used.retries else "")
         )
     if progress.usage.cached_answers:
         console.print(f"{from_cache(progress.usage)}, which are not billed.")
     console.print(f"Run folder: {folder}")
 
 
-def _said(progress: Progress, name: str) -> str:
+def _summarize_failure(progress: Progress, name: str) -> str:
     """Return the message of the first failure of a kind, as one line."""
     return textwrap.shorten(progress.first_failures.get(name, ""), 300, placeholder=" ...")
 
 
-def retried(used: Usage) -> str:
+def count_retried(used: Usage) -> str:
     """Return how many requests failed and were sent again."""
     return f"{used.retries:,} of {used.calls + used.retries:,} requests sent again"
 

@@ -12,11 +12,11 @@ from ..types import JsonObject
 from .common import (
     AsCsv,
     AsJson,
+    format_cost,
+    make_table,
     one_format,
     open_console,
-    paid,
     percent,
-    plain_table,
     print_csv,
     print_json,
     tokens_of,
@@ -40,7 +40,7 @@ def runs(
         rows = [_row(run, state) for run, state in found]
         print_csv(rows) if as_csv else print_json(rows)
         return
-    table = plain_table(
+    table = make_table(
         *("run", "policy or model", "source", "tasks", "resolved", "95 % interval", "time", "tokens", "cost"),
         *("state", "started"),
     )
@@ -55,7 +55,7 @@ def runs(
             "" if run.resolved is None else f"{percent(run.low)} to {percent(run.high)}",
             duration(run.duration),
             tokens_of(run),
-            paid(run),
+            format_cost(run),
             state + left,
             run.created[:16].replace("T", " "),
         )

@@ -11,7 +11,7 @@ from typing import Annotated
 import gymnasium
 import typer
 
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import UsageError
 from ..tasks import TaskSource
 from ..toml import parse_pairs
@@ -50,8 +50,10 @@ def serve(
     The server is reachable from this machine only, unless --host names another address. Clients send the token that is
     printed. `swe_gym.adapters.remote.RemoteEnv` is the environment on the other side. Press Ctrl-C to stop.
     """
-    from ..adapters.server import EnvServer  # an extra, which help does not need
-    from ..adapters.session import make_env
+    from ..adapters import (
+        EnvServer,  # an extra, which help does not need
+        make_env,
+    )
 
     if no_token and (token or not _is_loopback(host)):
         raise UsageError("--no-token needs a loopback address as --host, and no token: leave it out")

@@ -12,23 +12,21 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import TaskError, UsageError
-from ..tasks.choice import split_by_repository
-from ..tasks.exporters import TASK_EXPORTERS, by_image
-from ..tasks.file import HUB, FileSource, is_place_of_tasks, write_tasks
+from ..tasks import HUB, TASK_EXPORTERS, FileSource, by_image, is_place_of_tasks, split_by_repository, write_tasks
 from ..types import Task
 from .common import (
     MAX_SHOWN,
     SOURCE_HELP,
     AsJson,
-    Part,
     Source,
     SourceOptions,
     TaskFilter,
+    TaskSubset,
+    check_name,
     headline,
+    make_table,
     open_console,
     open_source,
-    plain_name,
-    plain_table,
     print_json,
     source_of,
     takes_filter,
@@ -60,7 +58,7 @@ def list_tasks(
         print_json([{name: getattr(task, name) for name in names} | {"issue": headline(task)} for task in tasks])
         return
     wide = console.width >= WIDE
-    table = plain_table("task", "level", *(["repository", "tags"] if wide else []), "issue")
+    table = make_table("task", "level", *(["repository", "tags"] if wide else []), "issue")
     for task in tasks:
         more = [task.repo, " ".join(task.tags)] if wide else []
         table.add_row(*map(Text, [task.task_id, task.difficulty, *more, headline(task)]))
@@ -176,7 +174,7 @@ def export(
         raise UsageError(f"--base needs --to {HARBOR}")
     tasks = only.tasks(open_source(source, source_option))
     if to == HARBOR:
-        from ..curation.harbor import export_harbor  # slow to import
+        from ..curation import export_harbor  # slow to import
 
         export_harbor(tasks, output, base=base)
     elif write is not None:
@@ -204,7 +202,7 @@ def pack(
     Folders, archives and git commits become archives in the bundle, each with its SHA-256. Files that git ignores are
     left out. Use the bundle as a task source, or share it with `swe-gym tasks push`.
     """
-    from ..curation.bundle import pack as pack_tasks  # slow to import
+    from ..curation import pack_bundle as pack_tasks  # slow to import
 
     bundle = pack_tasks(only.tasks(open_source(source, source_option)), folder, license=license)
     console = open_console()
@@ -233,10 +231,10 @@ def push(
 
     HF_TOKEN holds the token; HF_ENDPOINT names another server. New datasets are private unless you pass --public.
     """
-    from ..curation.bundle import check  # slow to import
-    from ..tasks.hub import push_files
+    from ..curation import check_bundle  # slow to import
+    from ..tasks import push_files
 
-    check(folder)
+    check_bundle(folder)
     address = push_files(folder, dataset, private=not public, timeout=timeout)
     open_console().print(f"{address}\nUse it: swe-gym tasks list --source {HUB}{dataset}")
 
@@ -273,7 +271,7 @@ def _shares(parts: Sequence[str]) -> dict[str, float]:
         name, _, share = part.partition("=")
         if name in found:
             raise UsageError(f"--part {part}: duplicate name {name}")
-        plain_name(name)
+        check_name(name)
         try:
             found[name] = float(share)
         except ValueError:
@@ -311,7 +309,7 @@ def new(
     The task is validated and added to the file, where it replaces a task with the same id. Building a release runs
     its build code on this machine, outside any sandbox.
     """
-    from ..curation.new_task import BuildOptions, build_commit_task, build_release_task  # slow to import
+    from ..curation import BuildOptions, build_commit_task, build_release_task  # slow to import
 
     console = open_console()
     if (from_pypi is None) == (from_git is None) or bool(tests) != bool(from_git):
@@ -352,9 +350,9 @@ def _print_dropped(console: Console, dropped: Mapping[str, str]) -> None:
 
 
 def _check(task: Task, times: int) -> None:
-    from ..curation.validate import validate  # slow to import
+    from ..curation import validate  # slow to import
 
-    (record,) = validate(Part([task.task_id], lambda _: task), times=times, workers=1)
+    (record,) = validate(TaskSubset([task.task_id], lambda _: task), times=times, workers=1)
     if record.status != "valid":
         raise TaskError(f"{task.task_id} was built but is not valid: {record.reason}")
 

@@ -23,7 +23,7 @@ def train(
     nproc: Annotated[int, typer.Option("--nproc", min=1, help="Training processes, one per GPU; calls torchrun.")] = 1,
 ) -> None:
     """Train a language model on an environment. Run the same command again to resume."""
-    from ..train.config import load_config  # without torch
+    from ..train import load_config  # without torch
 
     found = load_config(config, changes or ())
     console = open_console()
@@ -34,7 +34,7 @@ def train(
     if check:
         return
     try:
-        from ..train.loop import train as run
+        from ..train import train as run
     except ImportError as error:
         raise MissingDependency(f"training needs torch: pip install 'swe-gym[train]' ({error})") from error
     console.print(f"Log: {Path(found.run.output) / 'log.jsonl'}")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..tasks.record import TaskRecord, read_records
+from ..tasks import TaskRecord, read_records
 from .bars import progress_bar
 from .common import (
     SOURCE_HELP,
@@ -62,7 +62,7 @@ def validate(
     A task is valid if the gold patch resolves it and the untouched repository does not, in every run. Results in the
     record file are not run again. The exit status is 1 if a task is invalid or could not be graded.
     """
-    from ..curation.validate import validate as validate_tasks  # slow to import
+    from ..curation import validate as validate_tasks  # slow to import
 
     place, chosen = executor_options(executor, ray_address), "choose another file: --record"
     check_machine(

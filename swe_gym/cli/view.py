@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..viewer.server import ViewServer
+from ..viewer import ViewServer
 from .common import open_console
 
 

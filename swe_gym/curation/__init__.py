@@ -1,1 +1,19 @@
 """Making tasks and vouching for them."""
+
+from typing import TYPE_CHECKING
+
+from ..door import load as _load
+
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .bundle import check_bundle as check_bundle
+    from .bundle import pack_bundle as pack_bundle
+    from .harbor import export_harbor as export_harbor
+    from .new_task import BuildOptions as BuildOptions
+    from .new_task import build_commit_task as build_commit_task
+    from .new_task import build_release_task as build_release_task
+    from .validation import validate as validate
+
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)

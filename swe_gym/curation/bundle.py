@@ -20,7 +20,8 @@ from ..cache import file_sha256
 from ..commands import run_command
 from ..errors import TaskError, UsageError
 from ..sandboxes.workspaces import DATE, prepare_workspace
-from ..tasks.file import BUNDLE_TASKS, write_tasks
+from ..tasks import write_tasks
+from ..tasks.file import BUNDLE_TASKS
 from ..types import FolderWorkspace, GitWorkspace, TarWorkspace, Task, Workspace
 
 SUMS = "SHA256SUMS"
@@ -91,7 +92,7 @@ class Bundle(NamedTuple):
         return [task_id for task_id, source in self.sources.items() if not source.licenses]
 
 
-def pack(tasks: Sequence[Task], folder: Path, *, license: str = "unknown", timeout: float = 600.0) -> Bundle:
+def pack_bundle(tasks: Sequence[Task], folder: Path, *, license: str = "unknown", timeout: float = 600.0) -> Bundle:
     """Write tasks and the code that they start from into a new folder, which can be copied to another machine.
 
     Folders, archives and git commits become archives of the bundle; equal ones are stored once. Files that the git
@@ -133,7 +134,7 @@ def _write(tasks: Sequence[Task], new: Path, folder: Path, license: str, timeout
     for task in tasks:
         if isinstance(task.workspace, FolderWorkspace | TarWorkspace | GitWorkspace):
             tree = prepare_workspace(task.workspace, timeout=timeout)
-            source = sources[task.task_id] = _archive(tree, new, _ignored(task.workspace, timeout))
+            source = sources[task.task_id] = _archive(tree, new, _list_ignored(task.workspace, timeout))
             task = task.model_copy(update={"workspace": TarWorkspace(path=source.path, sha256=source.sha256)})
         packed.append(task)
     write_tasks(packed, new / BUNDLE_TASKS)
@@ -144,7 +145,7 @@ def _write(tasks: Sequence[Task], new: Path, folder: Path, license: str, timeout
     return Bundle(folder, tuple(packed), sources, sum(path.stat().st_size for path in files))
 
 
-def _ignored(workspace: Workspace, timeout: float) -> tuple[str, ...]:
+def _list_ignored(workspace: Workspace, timeout: float) -> tuple[str, ...]:
     """Return the files of a folder that are neither tracked by its git repository nor to be.
 
     Raises:
@@ -169,7 +170,7 @@ def _archive(tree: Path, bundle: Path, ignored: tuple[str, ...]) -> PackedSource
     ):
         for name in (str(path.relative_to(tree)) for path in _files(tree)):
             if name not in ignored:
-                tar.add(tree / name, f"code/{name}", recursive=False, filter=_anonymous)
+                tar.add(tree / name, f"code/{name}", recursive=False, filter=_anonymize)
     sha256 = file_sha256(partial)
     place = f"sources/{sha256[:16]}.tar.gz"
     partial.replace(bundle / place)
@@ -186,7 +187,7 @@ def _files(tree: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(folder, name)))
 
 
-def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _anonymize(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = DATE
@@ -204,7 +205,7 @@ def _card_row(task: Task, source: PackedSource | None) -> str:
     return "| " + " | ".join(text.replace("|", "\\|") for text in (task.task_id, task.repo, place, licenses)) + " |"
 
 
-def check(folder: Path) -> list[Path]:
+def check_bundle(folder: Path) -> list[Path]:
     """Return the files of a bundle after comparing each with its digest in `SHA256SUMS`.
 
     Raises:

@@ -98,7 +98,7 @@ def export_harbor(tasks: Sequence[Task], folder: Path, *, base: str = "", timeou
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not an empty folder: choose another one, or remove it first")
     for task in tasks:
-        for field, why in _inexpressible(task):
+        for field, why in _find_inexpressible(task):
             raise UsageError(f"task {task.task_id} cannot be exported to Harbor: {field}: {why}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
@@ -108,7 +108,7 @@ def export_harbor(tasks: Sequence[Task], folder: Path, *, base: str = "", timeou
         new.replace(folder)
 
 
-def _inexpressible(task: Task) -> Iterator[tuple[str, str]]:
+def _find_inexpressible(task: Task) -> Iterator[tuple[str, str]]:
     """Yield each field of a task that an exported task would lack, and why."""
     oracle = task.oracle
     if oracle.in_place:
@@ -148,18 +148,18 @@ def _write(task: Task, folder: Path, base: str, deadline: float) -> None:
 def _toml(task: Task) -> str:
     env = {name: value.replace("{workdir}", task.workdir) for name, value in task.env.items()}
     return TOML.format(
-        name=_quoted(f"swe-gym/{task.task_id.replace('..', '-')}"),
-        tags=f"[{', '.join(map(_quoted, task.tags))}]",
-        difficulty=_quoted(task.difficulty),
-        repo=_quoted(task.repo),
-        workdir=_quoted(task.workdir),
-        env="".join(f"{_quoted(name)} = {_quoted(value)}\n" for name, value in env.items()),
+        name=_quote(f"swe-gym/{task.task_id.replace('..', '-')}"),
+        tags=f"[{', '.join(map(_quote, task.tags))}]",
+        difficulty=_quote(task.difficulty),
+        repo=_quote(task.repo),
+        workdir=_quote(task.workdir),
+        env="".join(f"{_quote(name)} = {_quote(value)}\n" for name, value in env.items()),
         agent_seconds=float(task.time_limit or AGENT_SECONDS),
         seconds=float(task.oracle.timeout),
     )
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a TOML string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..commands import run_command, tail
-from ..envs.group import SandboxGroup
+from ..envs import SandboxGroup
 from ..errors import TaskError, UsageError
 from ..grading.diff import file_diff
 from ..grading.patch import EXECUTABLE, LINK, REGULAR, apply_diff
 from ..grading.reporter import STEADY_ENV
 from ..grading.staging import put_tests_in
 from ..grading.tests import find_statuses
-from ..index import Sdist, find_sdists, normalised, version_order
+from ..index import Sdist, find_sdists, normalise_name, version_order
 from ..sandboxes.pythons import list_installed, prepare_python
 from ..sandboxes.workspaces import git_program, prepare_workspace
 from ..types import GitWorkspace, Json, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
@@ -136,13 +136,13 @@ def build_release_task(package: str, old: str, new: str, options: BuildOptions =
         raise TaskError(f"{package} {old} and {new} differ only in their tests: choose other releases")
     statement = options.statement or _statement(package, old, new, change.new_tree)
     options.progress("installing the requirements of the code and its tests")
-    return _measured(
+    return _measure(
         change,
         options,
         package=package,
-        task_id=f"pypi__{normalised(package)}-{new}",
+        task_id=f"pypi__{normalise_name(package)}-{new}",
         problem_statement=statement,
-        repo=normalised(package),
+        repo=normalise_name(package),
         python=_environment(package, old, change.new_tree, options),
         test_cmd=f"{PYTEST} {shlex.join(change.layout.targets)}",
         eval_cmd=_visible_tests(change.old_tree),
@@ -179,14 +179,14 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
         what = "no tests" if change.gold_patch else "nothing but tests"
         raise TaskError(f"commit {new} of {folder} changes {what}: choose another commit")
     options.progress("installing the requirements of the code and its tests")
-    return _measured(
+    return _measure(
         change,
         options,
         package=folder.name,
         task_id=f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name).lstrip('._-') or 'repository'}-{new[:12]}",
         problem_statement=options.statement or _ask_git(folder, "log", "-1", "--format=%B", new),
         repo=folder.name,
-        python=_own_environment(change.new_tree, tests, options),
+        python=_pin_environment(change.new_tree, tests, options),
         test_cmd=tests,
         eval_cmd=tests,
         tags=("git",),
@@ -200,7 +200,7 @@ def _compare(before: SdistWorkspace | GitWorkspace, after: SdistWorkspace | GitW
     return _Change(before, old_tree, new_tree, layout, *split_difference(old_tree, new_tree, layout))
 
 
-def _measured(change: _Change, options: BuildOptions, *, package: str, test_cmd: str, **fields: Json) -> Task:
+def _measure(change: _Change, options: BuildOptions, *, package: str, test_cmd: str, **fields: Json) -> Task:
     """Return the task of a change, with its tests measured."""
     root = find_source_root(change.new_tree, package)
     draft = Task(
@@ -302,10 +302,10 @@ def _environment(package: str, old: str, tree: Path, options: BuildOptions) -> P
     """
     extras, lines = test_requirements(tree, package)
     itself = f"{package}[{','.join(extras)}]=={old}" if extras else f"{package}=={old}"
-    return _pinned(options.python, (itself, "pytest", *lines, *options.requirements))
+    return _pin(options.python, (itself, "pytest", *lines, *options.requirements))
 
 
-def _pinned(python: str, requirements: Sequence[str]) -> PythonEnv:
+def _pin(python: str, requirements: Sequence[str]) -> PythonEnv:
     """Let pip resolve the requirements, and return them with exact versions."""
     wanted = PythonEnv(version=python, requirements=tuple(requirements), no_deps=False)
     prepared = prepare_python(wanted, timeout=_BUILD_TIMEOUT)
@@ -340,7 +340,7 @@ def _ask_git(folder: Path, *arguments: str) -> str:
     return result.stdout.decode("utf-8", "replace").strip()
 
 
-def _own_environment(tree: Path, tests: str, options: BuildOptions) -> PythonEnv:
+def _pin_environment(tree: Path, tests: str, options: BuildOptions) -> PythonEnv:
     """Return the pinned requirements of a project, and of its tests, that is on no index."""
     project = _project_table(tree)
     extras, lines = test_requirements(tree, str(project.get("name", "")))
@@ -348,7 +348,7 @@ def _own_environment(tree: Path, tests: str, options: BuildOptions) -> PythonEnv
     more = [line for extra in extras for line in optional.get(extra, [])]
     runner = ["pytest"] if "pytest" in tests else []
     wanted = (*project.get("dependencies", []), *lines, *more, *runner, *options.requirements)
-    return _pinned(options.python, list(dict.fromkeys(wanted))) if wanted else PythonEnv(version=options.python)
+    return _pin(options.python, list(dict.fromkeys(wanted))) if wanted else PythonEnv(version=options.python)
 
 
 def _project_table(tree: Path) -> JsonObject:

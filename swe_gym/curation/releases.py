@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from ..errors import TaskError
-from ..index import normalised
+from ..index import normalise_name
 from ..types import JsonObject
 
 _TEST_FILE = ("test_*.py", "*_test.py", "tests.py", "test.py")
@@ -74,7 +74,7 @@ def find_tests(files: Sequence[str]) -> TestLayout:
     targets = folders or set(map(str, tests))
     if not targets:
         raise TaskError("the source release holds no tests: try another release of the project")
-    patterns = {f"{_escaped(target)}/*" if folders else _escaped(target) for target in targets}
+    patterns = {f"{_escape(target)}/*" if folders else _escape(target) for target in targets}
     patterns |= {"conftest.py"} & set(files)
     return TestLayout(tuple(sorted(patterns)), tuple(sorted(targets)))
 
@@ -84,14 +84,14 @@ def _test_folder(path: PurePosixPath) -> str | None:
     return next((str(folder) for folder in reversed(path.parents) if _TEST_FOLDER.fullmatch(str(folder))), None)
 
 
-def _escaped(path: str) -> str:
+def _escape(path: str) -> str:
     """Return a pattern that matches only this path."""
     return re.sub(r"([*?[])", r"[\1]", path)
 
 
 def find_source_root(tree: Path, package: str) -> str:
     """Return the folder that must be on the import path, relative to the release: "src", "lib" or "" (the top)."""
-    names = {normalised(package).replace("-", "_")}
+    names = {normalise_name(package).replace("-", "_")}
     for listing in tree.glob("*.egg-info/top_level.txt"):
         names |= set(listing.read_text(encoding="utf-8").split())
     for root in ("src", "lib"):
@@ -120,11 +120,11 @@ def test_requirements(tree: Path, package: str) -> tuple[tuple[str, ...], tuple[
         tests = groups.get("dev", [])
     lines = [line.strip() for line in (*needs, *tests)]
     return extras, tuple(
-        _merged(line for line in lines if _is_requirement(line) and _project(line) != normalised(package))
+        _merge(line for line in lines if _is_requirement(line) and _project(line) != normalise_name(package))
     )
 
 
-def _merged(lines: Iterable[str]) -> Iterator[str]:
+def _merge(lines: Iterable[str]) -> Iterator[str]:
     """Yield one line per project. If lists disagree on a version, yield the bare name and let pip decide.
 
     Lines with environment markers do not disagree: each applies to another interpreter.
@@ -150,7 +150,7 @@ def _is_requirement(line: str) -> bool:
 
 def _project(line: str) -> str:
     match = re.match(r"[A-Za-z0-9._-]+", line)
-    return normalised(match[0]) if match else ""
+    return normalise_name(match[0]) if match else ""
 
 
 def _groups(tree: Path) -> Iterator[tuple[str, list[str]]]:

@@ -16,7 +16,7 @@ from ..grading import CounterOptions, grade
 from ..grading.counter import NATURAL, Scope
 from ..grading.in_place import grade_in_place, run_solution
 from ..grading.patch import apply_diff
-from ..lines import append_line
+from ..lines import append_lines
 from ..rollout.executors import open_executor
 from ..rollout.pool import DriverLink, EpisodePool, Executor, Job
 from ..tasks import TaskRecord, TaskSource, digest, read_records
@@ -87,7 +87,7 @@ def validate(
     with open_executor(executor, executor_options, sandbox_options) as place:
         for result in _validate_tasks(settings, [name for name in names if name not in known], workers, place):
             if record:
-                append_line(record, json.dumps(result.model_dump(mode="json")))
+                append_lines(record, json.dumps(result.model_dump(mode="json")))
             add(result)
     return [found[name] for name in names]
 
@@ -308,13 +308,15 @@ class Vouched:
         self._natural = True
         self._unforkable: set[str] = set()
         self._passing: dict[str, tuple[int, ...]] = {}
+        self._returned: dict[str, dict[int, tuple[str, str]]] = {}
         self._texts: dict[str, int] = {}
         self._kinds: dict[str, str] = {}
         self._failed: Counter[str] = Counter()
 
     def options(self, counter: Scope) -> CounterOptions:
         """Return the options of the next run: without the changes that the gold patch survived."""
-        return CounterOptions(counter, unfit=self.unfit, unforkable=self._unforkable, passing=self._passing)
+        known: JsonObject = {"passing": self._passing, "returned": self._returned}
+        return CounterOptions(counter, unfit=self.unfit, unforkable=self._unforkable, **known)
 
     def without_forks(self, tests: Iterable[str]) -> None:
         """Leave these tests to second runs from now on."""
@@ -332,6 +334,7 @@ class Vouched:
         self._failed.update(test for test in found.kinds if test not in found.unfit)
         self._kinds |= found.kinds
         self._passing |= found.passing
+        self._returned |= found.returned
         self._texts = found.texts
         self._uncovered = found.uncovered
         self._unforkable |= set(found.unforkable)
@@ -349,6 +352,7 @@ class Vouched:
             "texts": {test: number for test, number in self._texts.items() if test in kinds},
             "unforkable": tuple(sorted(self._unforkable)),
             "passing": self._passing,
+            "returned": self._returned,
             "natural": self._natural and bool(kinds),
         }
 

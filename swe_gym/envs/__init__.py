@@ -1,1 +1,31 @@
 """The Gymnasium environment and the ids under which it is registered."""
+
+from typing import TYPE_CHECKING
+
+from ..door import load as _load
+
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .checks import check_sandbox as check_sandbox
+    from .checks import warn_of_time_limit as warn_of_time_limit
+    from .episode import SHOWN_TURNS as SHOWN_TURNS
+    from .episode import WORLD_ERRORS as WORLD_ERRORS
+    from .episode import ShownTurn as ShownTurn
+    from .group import SandboxGroup as SandboxGroup
+    from .group import task_spec as task_spec
+    from .registration import make_env as make_env
+    from .registration import register_families as register_families
+    from .registration import register_tasks as register_tasks
+    from .rendering import draw_turns as draw_turns
+    from .rendering import format_end as format_end
+    from .rendering import format_turn as format_turn
+    from .rendering import format_turns as format_turns
+    from .sources import shared_source as shared_source
+    from .swe_env import MAX_ACTION as MAX_ACTION
+    from .swe_env import SANDBOX_FAILED as SANDBOX_FAILED
+    from .swe_env import SweEnv as SweEnv
+    from .tool_env import ToolEnv as ToolEnv
+
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)

@@ -16,7 +16,7 @@ from typing import NoReturn
 import gymnasium
 from gymnasium import logger
 
-from ..actions.render import require_shell, resolve_format
+from ..actions import require_shell, resolve_format
 from ..errors import MissingDependency, UsageError, unknown_name
 from ..grading import CounterOptions
 from ..registry import parameters_of

@@ -12,8 +12,7 @@ from ..errors import GradingError, SandboxError, TaskError
 from ..grading.patch import Patch
 from ..sandboxes import Sandbox
 from ..spaces import Info
-from ..tools.base import ToolContext
-from ..tools.text import shorten
+from ..tools import ToolContext, shorten
 from ..types import Action, Reward, Task, TestStatus, ToolResult, Verdict
 from .group import SandboxGroup
 
@@ -43,7 +42,7 @@ class ShownTurn:
 
 
 @dataclasses.dataclass(slots=True)
-class Episode:
+class EpisodeState:
     """The state of one episode. Counters and results only; `SweEnv` does the work.
 
     Attributes:
@@ -148,9 +147,9 @@ class Episode:
             "limit": self.limit,
             "failure": self.failure,
             "reward_components": {k: float(v) for k, v in self.reward.components.items()} if self.reward else {},
-            "fail_to_pass_passed": _passed(verdict.fail_to_pass),
+            "fail_to_pass_passed": _count_passed(verdict.fail_to_pass),
             "fail_to_pass_total": len(verdict.fail_to_pass),
-            "pass_to_pass_passed": _passed(verdict.pass_to_pass),
+            "pass_to_pass_passed": _count_passed(verdict.pass_to_pass),
             "pass_to_pass_total": len(verdict.pass_to_pass),
             "counter_tests": len(verdict.counter_tests.kinds),
             "alarms": len(verdict.counter_tests.alarms),
@@ -158,7 +157,7 @@ class Episode:
         }
 
 
-def _passed(statuses: dict[str, TestStatus]) -> int:
+def _count_passed(statuses: dict[str, TestStatus]) -> int:
     return sum(status is TestStatus.PASSED for status in statuses.values())
 
 

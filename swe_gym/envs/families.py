@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypedDict, Unpack
 
 from ..sandboxes import default_backend
-from ..tasks.catalog import CATALOG
+from ..tasks import CATALOG
 from ..types import Json, JsonMapping, JsonObject
 from .checks import check_known
 from .swe_env import SweEnv
@@ -35,7 +35,7 @@ class Settings(TypedDict, total=False):
     render_mode: str | None
 
 
-def _given(**arguments: Json) -> JsonObject:
+def _drop_unset(**arguments: Json) -> JsonObject:
     """Return the arguments that are not None. `SweEnv` names the required one that is missing."""
     return {name: value for name, value in arguments.items() if value is not None}
 
@@ -114,7 +114,7 @@ class TasksEnv(SweEnv):
     """
 
     def __init__(self, path: str | None = None, **settings: Unpack[Settings]) -> None:
-        super().__init__("file", _given(path=path), **_own(type(self), settings))
+        super().__init__("file", _drop_unset(path=path), **_own(type(self), settings))
 
 
 class LocalEnv(SweEnv):
@@ -176,7 +176,7 @@ class LocalEnv(SweEnv):
         **settings: Unpack[Settings],
     ) -> None:
         options = {
-            **_given(path=path, test_cmd=test_cmd),
+            **_drop_unset(path=path, test_cmd=test_cmd),
             "problem_statement": problem_statement,
             "test_paths": test_paths,
             "python": python,
@@ -298,7 +298,7 @@ class DatasetEnv(SweEnv):
         source_options: JsonMapping | None = None,
         **settings: Unpack[Settings],
     ) -> None:
-        options = _given(path=path, dataset=dataset, revision=revision, split=split, image=image)
+        options = _drop_unset(path=path, dataset=dataset, revision=revision, split=split, image=image)
         settings.setdefault("backend", default_backend(images=True))
         super().__init__(self.source_name, {**options, **(source_options or {})}, **_own(type(self), settings))
 

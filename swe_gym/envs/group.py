@@ -100,18 +100,18 @@ class SandboxGroup:
             TaskError: The task's workspace or Python environment cannot be built, or its image cannot be sealed.
             Unsupported: The task is judged in place, and the sandbox has no root folder of its own.
         """
-        return self._sealed(self._take_warm() or self._start_twice(self.spec))
+        return self._seal(self._take_warm() or self._start_twice(self.spec))
 
     @contextlib.contextmanager
     def another(self) -> Iterator[Sandbox]:
         """Open another sandbox for the block, as `open_sealed` does."""
-        sandbox = self._sealed(self._start_twice(self.spec))
+        sandbox = self._seal(self._start_twice(self.spec))
         try:
             yield sandbox
         finally:
             self.drop(sandbox)
 
-    def _sealed(self, sandbox: Sandbox) -> Sandbox:
+    def _seal(self, sandbox: Sandbox) -> Sandbox:
         # Through a network, the policy could reach a sandbox that waits.
         if sandbox.capabilities.network == "none" and not self.task.oracle.in_place:
             self._waiting = sandbox.waiting
@@ -164,7 +164,7 @@ class SandboxGroup:
             return None
         with ahead.place:
             if time.monotonic() - ahead.started < LONGEST_WAIT * self._fresh_spec.ttl:
-                return self._started(ahead.warm)
+                return self._take_started(ahead.warm)
             self.drop(ahead.warm.sandbox)
         return None
 
@@ -189,9 +189,9 @@ class SandboxGroup:
         if warm is None:
             return None
         self._add(warm.sandbox)
-        return self._started(warm)
+        return self._take_started(warm)
 
-    def _started(self, warm: WarmSandbox) -> Sandbox | None:
+    def _take_started(self, warm: WarmSandbox) -> Sandbox | None:
         """Return a sandbox that was started ahead; None if it failed: a normal start then raises the error."""
         try:
             return warm.started()

@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec, VectorizeMode
 
 from ..errors import UsageError, unknown_name
 from ..spaces import AnyEnv
-from ..tasks.catalog import ENV_IDS
+from ..tasks import ENV_IDS
 
 if TYPE_CHECKING:
     from ..types import Json, JsonObject  # with pydantic, which is imported late

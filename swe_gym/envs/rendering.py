@@ -71,15 +71,15 @@ def draw_turns(turns: Sequence[ShownTurn]) -> npt.NDArray[np.uint8]:
 
 def _lines(turn: ShownTurn) -> list[tuple[str, tuple[int, int, int]]]:
     """Return the lines of a turn and their colours."""
-    action = [(f"[{turn.number}] > {_plain(turn.action)}", _ACTION)] if turn.number else []
+    action = [(f"[{turn.number}] > {_clean(turn.action)}", _ACTION)] if turn.number else []
     return [
         (line, colour)
-        for text, colour in [*action, (_plain(turn.observation), _TEXT)]
+        for text, colour in [*action, (_clean(turn.observation), _TEXT)]
         for line in (text.splitlines() or [""])
     ]
 
 
-def _plain(text: str) -> str:
+def _clean(text: str) -> str:
     """Return shortened text without control characters."""
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]}\n[...]\n{text[-_LONGEST // 2 :]}"

@@ -8,9 +8,7 @@ import threading
 import weakref
 
 from ..errors import UsageError
-from ..tasks import SOURCES, TaskSource, load_source
-from ..tasks.dataset import DatasetSource
-from ..tasks.hub import check_hub
+from ..tasks import SOURCES, DatasetSource, TaskSource, check_hub, load_source
 from ..types import JsonObject
 
 # A file of 25,000 tasks is read once for 300 environments. References are weak: the source is freed with its last

@@ -35,15 +35,11 @@ from ..grading.rewards import binary
 from ..grading.signs import signs_in_call, signs_in_work
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool
 from ..spaces import Info, ResetResult, StepResult, Unicode
-from ..tasks import TaskSource, check_source
-from ..tasks.local import LocalSource
-from ..tasks.record import TaskRecord, doubt, read_records
-from ..tools import Tool, make_tools
-from ..tools.base import ToolContext
-from ..tools.text import bound, harmless
+from ..tasks import LocalSource, TaskRecord, TaskSource, check_source, doubt, read_records
+from ..tools import Tool, ToolContext, bound, harmless, make_tools
 from ..types import Action, JsonObject, Reward, Task, ToolCall, ToolResult, ToolSpec, Verdict
 from .checks import check_arguments, check_format, check_known, json_native, warn_of_time_limit
-from .episode import WORLD_ERRORS, Episode, ShownTurn
+from .episode import WORLD_ERRORS, EpisodeState, ShownTurn
 from .group import SandboxGroup, task_spec
 from .rendering import draw_turns, format_end, format_turn, format_turns
 from .samples import sample_actions
@@ -210,7 +206,7 @@ class SweEnv(ToolEnv):
         self._records: dict[str, TaskRecord] | None = None
         self._doubted: set[str] = set()
         self._group: SandboxGroup | None = None
-        self._episode: Episode | None = None
+        self._episode: EpisodeState | None = None
         self._finalizer: weakref.finalize[..., object] | None = None
         self._pool: WarmPool | None = None
         self._wanted: SandboxSpec | None = None  # the sandbox that the pool is starting
@@ -271,7 +267,7 @@ class SweEnv(ToolEnv):
             except WORLD_ERRORS as error:
                 observation = SANDBOX_FAILED
                 episode.failed(error)
-                self._free(episode)
+                self._release(episode)
             else:
                 self._end_if_due(episode)
             observation = self._fit(observation)
@@ -432,7 +428,7 @@ class SweEnv(ToolEnv):
         with self._turn_lock:
             episode = self._running()
             episode.failed(error)
-            self._free(episode)
+            self._release(episode)
             return self._result(episode)
 
     def _finish(self, limit: str) -> StepResult[str]:
@@ -441,7 +437,7 @@ class SweEnv(ToolEnv):
             self._judge(episode, limit)
             return self._result(episode)
 
-    def _result(self, episode: Episode) -> StepResult[str]:
+    def _result(self, episode: EpisodeState) -> StepResult[str]:
         self._show_end(episode)
         submitted = episode.outcome == "submitted"
         return "", episode.reward_value(), submitted, not submitted, episode.info()
@@ -563,7 +559,7 @@ class SweEnv(ToolEnv):
         )
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=counter)
 
-    def _open(self, task: Task) -> Episode:
+    def _open(self, task: Task) -> EpisodeState:
         started = time.monotonic()
         self._warn_of(task)
         GRADERS.load(task.oracle.grader)  # an unknown grader must fail before the episode, not after it
@@ -589,7 +585,7 @@ class SweEnv(ToolEnv):
             max_output=self._config["max_observation"],
             deadline=now + min(self._config["time_limit"], task.time_limit or math.inf),
         )
-        episode = Episode(task, group, sandbox, context, self._config["max_turns"], self._config["max_invalid"])
+        episode = EpisodeState(task, group, sandbox, context, self._config["max_turns"], self._config["max_invalid"])
         episode.already_passes = passes
         episode.seconds["start"] = now - started
         return episode
@@ -613,7 +609,7 @@ class SweEnv(ToolEnv):
 
         return self.source.already_passes(judge_unchanged, lambda: group.closed)
 
-    def _act(self, episode: Episode, action: str) -> str:
+    def _act(self, episode: EpisodeState, action: str) -> str:
         """Parse and run one action. Return the observation, not yet bounded."""
         episode.action, episode.result = None, None
         started = time.monotonic()
@@ -638,7 +634,7 @@ class SweEnv(ToolEnv):
             raise ActionError(f"The action has {len(action)} characters; at most {MAX_ACTION} are allowed.")
         return parse_action(action, self._specs, format=self._config["action_format"])
 
-    def _end_if_due(self, episode: Episode) -> None:
+    def _end_if_due(self, episode: EpisodeState) -> None:
         """Grade if the policy submitted or a limit is reached; else make ready for it while the policy thinks."""
         submitted = episode.result is not None and episode.result.submitted
         limit = "" if submitted else episode.limit_reached()
@@ -647,7 +643,7 @@ class SweEnv(ToolEnv):
         else:
             episode.group.open_ahead()
 
-    def _judge(self, episode: Episode, limit: str) -> None:
+    def _judge(self, episode: EpisodeState, limit: str) -> None:
         """Grade and end the episode. `limit` is empty if the policy submitted."""
         started = time.monotonic()
         try:
@@ -666,9 +662,9 @@ class SweEnv(ToolEnv):
             episode.limit = limit
         finally:
             episode.seconds["grading"] += time.monotonic() - started
-            self._free(episode)
+            self._release(episode)
 
-    def _judge_in_place(self, episode: Episode) -> Verdict:
+    def _judge_in_place(self, episode: EpisodeState) -> Verdict:
         """Grade the policy's sandbox. If the task's script gives no reward there, see whether it does elsewhere."""
         try:
             return grade_in_place(episode.task, episode.sandbox)
@@ -677,7 +673,7 @@ class SweEnv(ToolEnv):
             with episode.group.another() as fresh:
                 return blame(episode.task, failure, fresh)
 
-    def _judge_patch(self, episode: Episode) -> Verdict:
+    def _judge_patch(self, episode: EpisodeState) -> Verdict:
         """Take the work out of the policy's sandbox, close it, and grade the work in fresh ones."""
         episode.patch, fresh = episode.group.take_work(episode.sandbox)
         closing = episode.group.drop(episode.sandbox)  # it is not needed any more
@@ -692,9 +688,9 @@ class SweEnv(ToolEnv):
         lost = self._config["alarm_reward"]
         if lost and verdict.counter_tests.alarms:
             return Reward(value=lost, components={"alarm": lost})
-        return _finite(self._reward(verdict))
+        return _check_reward(self._reward(verdict))
 
-    def _free(self, episode: Episode) -> None:
+    def _release(self, episode: EpisodeState) -> None:
         episode.group.release()  # the reward does not wait for it; the next `reset` does
         self._reset_tools()
 
@@ -702,12 +698,12 @@ class SweEnv(ToolEnv):
         for tool in self._tools:
             tool.reset()
 
-    def _current(self) -> Episode:
+    def _current(self) -> EpisodeState:
         if self._episode is None:
             raise ResetNeeded("there is no episode yet: call reset() first")
         return self._episode
 
-    def _running(self) -> Episode:
+    def _running(self) -> EpisodeState:
         episode = self._current()
         if episode.outcome != "running" or self._group is not episode.group:
             raise ResetNeeded("the episode is over: call reset() to start the next one")
@@ -717,13 +713,13 @@ class SweEnv(ToolEnv):
         """Return the text bounded, and safe for every encoder and terminal."""
         return bound(harmless(text), self._config["max_observation"])
 
-    def _show(self, episode: Episode, action: str, observation: str) -> None:
+    def _show(self, episode: EpisodeState, action: str, observation: str) -> None:
         turn = ShownTurn(episode.turn, action, observation)
         episode.shown.append(turn)
         if self.render_mode == "human":
             sys.stdout.write(format_turn(turn) + "\n")
 
-    def _show_end(self, episode: Episode) -> None:
+    def _show_end(self, episode: EpisodeState) -> None:
         if self.render_mode == "human" and episode.outcome != "running":
             sys.stdout.write(format_end(episode.info(), episode.reward_value()) + "\n")
 
@@ -766,7 +762,7 @@ def _note_on_ignored(action: Action | None) -> str:
     return f"\n[Only the first call was run. Calls after it that were ignored: {action.ignored_calls}]"
 
 
-def _opening(episode: Episode) -> str:
+def _opening(episode: EpisodeState) -> str:
     """Return the first observation. It names the folder only if that is the same on every machine."""
     sandbox = episode.sandbox
     where = f"in {sandbox.workdir}" if sandbox.workdir == sandbox.spec.workdir else "in the current folder"
@@ -784,7 +780,7 @@ def _of_tool(name: str, result: ToolResult) -> ToolResult:
     return result
 
 
-def _finite(reward: Reward) -> Reward:
+def _check_reward(reward: Reward) -> Reward:
     """Return the reward.
 
     Raises:

@@ -3,3 +3,28 @@
 `Session` is the door of one episode: it speaks the protocols of OpenAI and Anthropic over the connections that a
 sandbox forwards. A `Sampler` answers the calls.
 """
+
+from typing import TYPE_CHECKING
+
+from ..door import load as _load
+
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .calls import tool_call as tool_call
+    from .kits import Kit as Kit
+    from .kits import build_kit as build_kit
+    from .kits import find_kit as find_kit
+    from .kits import kit_bytes as kit_bytes
+    from .passthrough import ServerSampler as ServerSampler
+    from .play import AgentPlayer as AgentPlayer
+    from .rehearsal import rehearse as rehearse
+    from .rendering import Renderer as Renderer
+    from .sampler import Sampler as Sampler
+    from .server_shapes import check_shapes as check_shapes
+    from .session import Limits as Limits
+    from .session import Session as Session
+    from .token_sampler import TokenSampler as TokenSampler
+
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)

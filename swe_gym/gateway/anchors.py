@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..trajectories.trajectory import Segment
-from .history import Node, side_calls
+from .history import AnsweredCall, side_calls
 
 
-def ids_after(node: Node) -> list[int]:
+def ids_after(node: AnsweredCall) -> list[int]:
     """Return the prompt of an answer and its sampled tokens."""
     found: list[int] = []
     for one in node.line:
@@ -17,7 +17,7 @@ def ids_after(node: Node) -> list[int]:
     return found
 
 
-def segments_of(nodes: Sequence[Node]) -> tuple[Segment, ...]:
+def segments_of(nodes: Sequence[AnsweredCall]) -> tuple[Segment, ...]:
     """Return the tokens of the answers as segments. Each sampled token has mask 1 in exactly one.
 
     Args:
@@ -25,7 +25,7 @@ def segments_of(nodes: Sequence[Node]) -> tuple[Segment, ...]:
     """
     rows: list[_Row] = []
     aside = side_calls(nodes)
-    ends: dict[Node, _Row] = {}
+    ends: dict[AnsweredCall, _Row] = {}
     for node in nodes:
         tokens = node.answer.tokens
         if tokens is None:

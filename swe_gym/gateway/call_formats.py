@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..actions.scan import Found, TooManyCalls, find_calls
+from ..actions import FoundCall, TooManyCalls, find_calls
 from ..types import JsonObject
 from .parsing import parse_json
 
@@ -27,10 +27,10 @@ class Reading(NamedTuple):
 
     reasoning: str
     said: str
-    calls: list[Found]
+    calls: list[FoundCall]
 
 
-Finder = Callable[[str], list[Found]]
+Finder = Callable[[str], list[FoundCall]]
 
 
 class CallFormat(NamedTuple):
@@ -93,8 +93,8 @@ def _blocks(pattern: str, read: Callable[[re.Match[str]], list[tuple[str, JsonOb
     """Return a finder of blocks that match a pattern. A block that cannot be read is content."""
     compiled = re.compile(pattern, re.DOTALL)
 
-    def find(text: str) -> list[Found]:
-        found: list[Found] = []
+    def find(text: str) -> list[FoundCall]:
+        found: list[FoundCall] = []
         for number, match in enumerate(compiled.finditer(text)):
             if number == MOST_CALLS:
                 raise TooManyCalls
@@ -102,7 +102,7 @@ def _blocks(pattern: str, read: Callable[[re.Match[str]], list[tuple[str, JsonOb
                 calls = read(match)
             except (ValueError, SyntaxError, MemoryError):
                 continue
-            found += [Found("", match.start(), match.end(), name, arguments) for name, arguments in calls]
+            found += [FoundCall("", match.start(), match.end(), name, arguments) for name, arguments in calls]
         return found
 
     return find
@@ -226,12 +226,12 @@ def _split_harmony(text: str) -> tuple[str, str]:
     return "\n".join(thoughts), "".join(rest) if parts else _TAG.sub("", text)
 
 
-def _find_harmony(text: str) -> list[Found]:
-    found: list[Found] = []
+def _find_harmony(text: str) -> list[FoundCall]:
+    found: list[FoundCall] = []
     for _, recipient, match in _harmony(text):
         if recipient:
             try:
-                found.append(Found("", match.start(), match.end(), recipient, _object(match["body"])))
+                found.append(FoundCall("", match.start(), match.end(), recipient, _object(match["body"])))
             except ValueError:
                 continue
     return found
@@ -281,7 +281,7 @@ FORMATS: Mapping[str, CallFormat] = {
 """
 
 
-def without_calls(said: str, found: Sequence[Found], wrapper: str) -> list[str]:
+def without_calls(said: str, found: Sequence[FoundCall], wrapper: str) -> list[str]:
     """Return the text around calls, with more or less of the white space before them; at least one text."""
     if not found:
         return list(dict.fromkeys([re.sub(wrapper or r"\Z", "", said).strip(), said.strip(), said.lstrip(), said]))

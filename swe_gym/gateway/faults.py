@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ..errors import PolicyError
 from .calls import Answer, Call, Refusal
 from .digests import NO_TOOLS
-from .history import Place
+from .history import CallPlace
 from .sampler import Sampler
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ SAID = 500
 """Characters of a server's error that an agent gets."""
 
 
-def sample(sampler: Sampler, call: Call, place: Place, *, seed: int | None) -> Answer:
+def sample(sampler: Sampler, call: Call, place: CallPlace, *, seed: int | None) -> Answer:
     """Answer a call. If it fails while the model answers another call, it is tried a second time.
 
     Raises:
@@ -44,19 +44,19 @@ def sample(sampler: Sampler, call: Call, place: Place, *, seed: int | None) -> A
     except Exception as error:
         if not _may_be_the_request(error):
             raise
-        raise Refusal(400, f"the model failed on this request twice: {_told(error)}") from error
+        raise Refusal(400, f"the model failed on this request twice: {_explain(error)}") from error
 
 
-def _try(sampler: Sampler, call: Call, place: Place, seed: int | None) -> Answer:
+def _try(sampler: Sampler, call: Call, place: CallPlace, seed: int | None) -> Answer:
     try:
         return sampler.sample(call, place, seed=seed)
     except PolicyError as error:
         if error.reason == "context":
             # Claude Code and litellm recognize these words.
-            text = f"prompt is too long: maximum context length exceeded ({_told(error)})"
+            text = f"prompt is too long: maximum context length exceeded ({_explain(error)})"
             raise Refusal(400, text, code="context_length_exceeded") from error
         if error.reason == "refused" and _status(error) in (400, 413, 422):
-            raise Refusal(400, f"the model's server refused the request: {_told(error)}") from error
+            raise Refusal(400, f"the model's server refused the request: {_explain(error)}") from error
         raise
 
 
@@ -73,7 +73,7 @@ def _may_be_the_request(error: Exception) -> bool:
 
 def _answers(sampler: Sampler) -> bool:
     """Return whether the model answers a harmless call."""
-    place = Place(None, False, tuple(PROBE.messages), "", b"", NO_TOOLS)
+    place = CallPlace(None, False, tuple(PROBE.messages), "", b"", NO_TOOLS)
     try:
         sampler.sample(PROBE, place, seed=None)
     except Exception as error:  # noqa: BLE001  whatever it is, the model does not answer
@@ -91,14 +91,14 @@ def _status(error: Exception) -> int | None:
 _ADDRESS = re.compile(r"\w+://[^\s'\")>\]]+")
 
 
-def _told(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     """Return what an agent is told of an error: the server's words, without addresses."""
     said = getattr(error.__cause__, "message", None) or (str(error) if isinstance(error, PolicyError) else repr(error))
     return _ADDRESS.sub("[address]", str(said))[:SAID]
 
 
 @contextlib.contextmanager
-def refused(what: str) -> Iterator[None]:
+def refuse_errors(what: str) -> Iterator[None]:
     """Turn errors of a block that only handles a request into refusals: the agent wrote its input.
 
     Args:
@@ -110,4 +110,4 @@ def refused(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         logger.debug("%s", what, exc_info=error)
-        raise Refusal(400, f"{what}: {_told(error)}") from error
+        raise Refusal(400, f"{what}: {_explain(error)}") from error

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 
 from .calls import Answer, Call, Refusal
-from .history import Node
-from .http import Request
+from .history import AnsweredCall
+from .http import HttpRequest
 from .protocols import Dialect
 
 POLL = 0.5
@@ -23,7 +23,7 @@ class Flight:
     def __init__(self, key: bytes, number: int) -> None:
         self.key, self.number = key, number
         self.result: concurrent.futures.Future[Answer] = concurrent.futures.Future()
-        self.node: Node | None = None
+        self.node: AnsweredCall | None = None
         self.failed = self.delivered = False
         self.waiting = 1
         self.abandoned = threading.Event()
@@ -49,7 +49,7 @@ class Flight:
         if not self.waiting:
             self.abandoned.set()
 
-    def wait(self, request: Request, seconds: float) -> Answer | None:
+    def wait(self, request: HttpRequest, seconds: float) -> Answer | None:
         """Return the answer; None if there is none yet.
 
         Raises:
@@ -66,7 +66,7 @@ class Flight:
 
 
 def events_of(
-    dialect: Dialect, call: Call, flight: Flight, request: Request, wait: float, *, late: bool
+    dialect: Dialect, call: Call, flight: Flight, request: HttpRequest, wait: float, *, late: bool
 ) -> Iterator[bytes]:
     """Yield the events of an answer, and until it is there a sign of life every `wait` seconds, at once if `late`."""
     if late:

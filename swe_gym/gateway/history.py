@@ -52,7 +52,7 @@ QUOTE = 80
 
 
 @dataclasses.dataclass(eq=False, slots=True)
-class Node:
+class AnsweredCall:
     """An answered call.
 
     Attributes:
@@ -70,7 +70,7 @@ class Node:
     """
 
     number: int
-    place: Place
+    place: CallPlace
     key: bytes
     answer: Answer
     reason: Reason
@@ -91,15 +91,15 @@ class Node:
         return self.used + self.taken
 
     @property
-    def parent(self) -> Node | None:
+    def parent(self) -> AnsweredCall | None:
         """The answer that it continues or starts from."""
         return self.place.dropped or self.place.parent
 
     @property
-    def line(self) -> list[Node]:
+    def line(self) -> list[AnsweredCall]:
         """The answers of its conversation, from the first one to this one."""
-        found: list[Node] = []
-        node: Node | None = self
+        found: list[AnsweredCall] = []
+        node: AnsweredCall | None = self
         while node is not None:
             found.append(node)
             node = node.place.before
@@ -112,7 +112,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class CallPlace:
     """Where a call belongs.
 
     Attributes:
@@ -127,14 +127,14 @@ class Place:
         told: Number of messages in `new` that the call of `dropped` had.
     """
 
-    parent: Node | None
+    parent: AnsweredCall | None
     continues: bool
     new: tuple[JsonObject, ...]
     reason: Reason
     path: bytes
     tools: bytes
-    known: Mapping[int, Node] = dataclasses.field(default_factory=dict)
-    dropped: Node | None = None
+    known: Mapping[int, AnsweredCall] = dataclasses.field(default_factory=dict)
+    dropped: AnsweredCall | None = None
     told: int = 0
 
     @property
@@ -143,27 +143,27 @@ class Place:
         return "\n\n".join(text_of(message) for message in self.new[self.told :])
 
     @property
-    def before(self) -> Node | None:
+    def before(self) -> AnsweredCall | None:
         """The answer that it continues, if it continues one."""
         return self.parent if self.continues else None
 
 
-class _Index:
+class _AnswerIndex:
     """Answers by digests; equal requests or texts share one."""
 
     def __init__(self) -> None:
-        self._nodes: dict[bytes, list[Node]] = defaultdict(list)
+        self._nodes: dict[bytes, list[AnsweredCall]] = defaultdict(list)
 
-    def add(self, key: bytes, node: Node) -> None:
+    def add(self, key: bytes, node: AnsweredCall) -> None:
         self._nodes[key].append(node)
 
-    def find(self, key: bytes) -> Node | None:
+    def find(self, key: bytes) -> AnsweredCall | None:
         """Return the answer that the agent most likely means: one that it took, then not continued, then the last."""
         found = self._nodes.get(key, ())
         return max(found, key=lambda node: (node.certainty, not node.children, node.number), default=None)
 
 
-class History:
+class CallHistory:
     """The answered calls of an episode. Not thread-safe.
 
     Attributes:
@@ -174,11 +174,11 @@ class History:
 
     def __init__(self) -> None:
         self.closed = False
-        self.nodes: list[Node] = []
+        self.nodes: list[AnsweredCall] = []
         self.tools: dict[bytes, Sequence[JsonObject]] = {}
-        self._by_path, self._by_mark, self._by_call = _Index(), _Index(), _Index()
+        self._by_path, self._by_mark, self._by_call = _AnswerIndex(), _AnswerIndex(), _AnswerIndex()
 
-    def place(self, call: Call, digests: Digests, key: bytes) -> Place:
+    def place(self, call: Call, digests: Digests, key: bytes) -> CallPlace:
         """Find what a call continues. `add` or `fail` must follow. The agent took each answer that the call repeats.
 
         Args:
@@ -189,8 +189,8 @@ class History:
         marks, paths, tools = digests
         self.tools.setdefault(tools, call.tools)
         answers = [index for index, message in enumerate(call.messages) if message["role"] == "assistant"]
-        dropped, told = self._dropped(paths)
-        known: dict[int, Node] = {}
+        dropped, told = self._find_dropped(paths)
+        known: dict[int, AnsweredCall] = {}
         for index in reversed(answers):
             if parent := self._by_path.find(paths[index]):
                 if told <= index:
@@ -199,14 +199,14 @@ class History:
                 self.take(parent)
                 parent.children += 1
                 new = tuple(call.messages[index + 1 :])
-                return Place(parent, True, new, reason, paths[-1], tools, {}, dropped, told - index - 1)
+                return CallPlace(parent, True, new, reason, paths[-1], tools, {}, dropped, told - index - 1)
             if node := self._by_mark.find(marks[index]):
                 self.take(node)
                 known[index] = node
         origin, reason = (None, "dropped_answer") if dropped else self._origin(call, key, known)
-        return Place(origin, False, tuple(call.messages), reason, paths[-1], tools, known, dropped, told)
+        return CallPlace(origin, False, tuple(call.messages), reason, paths[-1], tools, known, dropped, told)
 
-    def _dropped(self, paths: Sequence[bytes]) -> tuple[Node | None, int]:
+    def _find_dropped(self, paths: Sequence[bytes]) -> tuple[AnsweredCall | None, int]:
         """Return the last answer that messages leave out, and the number of messages of its call."""
         for told in range(len(paths) - 1, 0, -1):
             node = self._by_call.find(paths[told - 1])
@@ -214,22 +214,22 @@ class History:
                 return node, told
         return None, 0
 
-    def _branching(self, parent: Node, tools: bytes, key: bytes, dropped: Node | None) -> Reason:
+    def _branching(self, parent: AnsweredCall, tools: bytes, key: bytes, dropped: AnsweredCall | None) -> Reason:
         if not parent.children:
             return "" if parent.place.tools == tools else "tools_changed"
-        if self._asked(key):
+        if self._find_asked(key):
             return "retry"
         return "dropped_answer" if dropped else "branch"
 
-    def _asked(self, key: bytes) -> Node | None:
+    def _find_asked(self, key: bytes) -> AnsweredCall | None:
         return next((node for node in self.nodes if node.key == key and node.used), None)
 
-    def _origin(self, call: Call, key: bytes, known: dict[int, Node]) -> tuple[Node | None, Reason]:
+    def _origin(self, call: Call, key: bytes, known: dict[int, AnsweredCall]) -> tuple[AnsweredCall | None, Reason]:
         """Return the answer that a new conversation comes from, and the reason that it starts."""
-        source = self._quoted(call)
+        source = self._find_quoted(call)
         if not any(node.used for node in self.nodes):
             return None, ""
-        if again := self._asked(key):
+        if again := self._find_asked(key):
             return again.parent, "retry"
         if source or known:
             return (source, "compaction") if source else (known[max(known)], "edited_history")
@@ -237,7 +237,7 @@ class History:
         source = next((node for node in reversed(self.nodes) if _asks(node, texts)), None)
         return source, "subagent" if source else "new_conversation"
 
-    def _quoted(self, call: Call) -> Node | None:
+    def _find_quoted(self, call: Call) -> AnsweredCall | None:
         """Return the answer that the messages quote. If only one has the text, the agent took that one."""
         texts = [text_of(message) for message in call.messages if message["role"] in ("system", "user")]
         found = [node for node in self.nodes if _is_quoted(node.answer.content.strip(), texts)]
@@ -246,25 +246,25 @@ class History:
         most = max((node.certainty for node in found), default=0)
         return next((node for node in reversed(found) if node.certainty == most and not node.children), None)
 
-    def add(self, node: Node) -> None:
+    def add(self, node: AnsweredCall) -> None:
         """Add an answered call."""
         self.nodes.append(node)
         self._by_path.add(path_after(node.place.path, node.answer.message), node)
         self._by_mark.add(mark(node.answer.message), node)
         self._by_call.add(node.place.path, node)
 
-    def fail(self, place: Place) -> None:
+    def fail(self, place: CallPlace) -> None:
         """Note that a call was not answered."""
         if place.before is not None:
             place.before.children -= 1
 
-    def drop(self, node: Node) -> None:
+    def drop(self, node: AnsweredCall) -> None:
         """Note that the agent did not take an answer so far."""
         if node.used and not (node.taken or self.closed):
             node.used = False
             self.fail(node.place)
 
-    def take(self, node: Node) -> None:
+    def take(self, node: AnsweredCall) -> None:
         """Note that the agent took an answer, perhaps after all."""
         node.taken = True
         if not (node.used or self.closed):
@@ -279,7 +279,7 @@ class History:
         self.closed = True
 
 
-def side_calls(nodes: Sequence[Node]) -> set[Node]:
+def side_calls(nodes: Sequence[AnsweredCall]) -> set[AnsweredCall]:
     """Return the answers that have no part in the agent's work, such as a title for the conversation.
 
     A side call starts a conversation of its own and offers no tools, while other calls of the episode do. No other call
@@ -297,7 +297,7 @@ def _is_quoted(quote: str, texts: Iterable[str]) -> bool:
     return len(quote) >= QUOTE and any(quote in text for text in texts)
 
 
-def _asks(node: Node, texts: Sequence[str]) -> bool:
+def _asks(node: AnsweredCall, texts: Sequence[str]) -> bool:
     """Return whether a tool call holds a prompt of these texts: agents add reminders around it."""
     values = (value for call in node.answer.tool_calls for value in arguments_of(call).values())
     prompts = [value.strip() for value in values if isinstance(value, str)]

@@ -5,9 +5,9 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from ..errors import MissingDependency, SandboxError
+from ..sandboxes import Connection
 from ..types import JsonObject
 
 try:
@@ -23,22 +23,6 @@ HEADERS = 64 << 10
 
 AHEAD = 1 << 20
 """Bytes that a client may send before it has the last answer."""
-
-
-class Connection(Protocol):
-    """A byte stream to a client, as `Sandbox.forward` hands over."""
-
-    def recv(self, size: int, *, timeout: float) -> bytes:
-        """Return at most `size` bytes, empty at the end. Raises TimeoutError, ConnectionError or SandboxError."""
-        ...
-
-    def send(self, data: bytes, *, timeout: float) -> None:
-        """Send all bytes. Raises TimeoutError, ConnectionError or SandboxError."""
-        ...
-
-    def close(self) -> None:
-        """Close both directions. Idempotent, from any thread."""
-        ...
 
 
 GONE = (OSError, SandboxError)
@@ -65,7 +49,7 @@ class HttpLimits:
     wait: float = 10.0
 
 
-class Request:
+class HttpRequest:
     """A request.
 
     Args:
@@ -93,7 +77,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """A response.
 
     Attributes:
@@ -109,7 +93,7 @@ class Response:
     sent: Callable[[bool], None] = lambda _: None
 
 
-Respond = Callable[[Request], Response]
+Respond = Callable[[HttpRequest], HttpResponse]
 
 
 def serve(
@@ -163,14 +147,14 @@ class _Wire:
 
     # --- receiving ------------------------------------------------------------------------------------------
 
-    def _request(self) -> Request | None:
+    def _request(self) -> HttpRequest | None:
         """Return the next request; None if the client ended the connection.
 
         Raises:
             _BadRequest: It is too large or in an unsupported form.
             h11.RemoteProtocolError: It is not HTTP.
         """
-        if not self._http.trailing_data[0] and not self._next():
+        if not self._http.trailing_data[0] and not self._wait_next():
             return None
         deadline = time.monotonic() + self._limits.receive
         head = self._event(deadline)
@@ -182,9 +166,9 @@ class _Wire:
         if int(headers.get("content-length", 0)) > self._limits.body:
             raise _BadRequest(413, f"the body is larger than {self._limits.body} bytes")
         path = head.target.decode("latin-1").partition("?")[0]
-        return Request(head.method.decode(), path, headers, self._body(deadline), self._alive)
+        return HttpRequest(head.method.decode(), path, headers, self._body(deadline), self._is_alive)
 
-    def _next(self) -> bool:
+    def _wait_next(self) -> bool:
         """Wait for a request; return whether there is one."""
         if self._fresh:  # the client connected to send one
             return self._receive(min(self._limits.idle, self._limits.receive))
@@ -220,7 +204,7 @@ class _Wire:
         self._http.receive_data(data)
         return bool(data)
 
-    def _alive(self) -> bool:
+    def _is_alive(self) -> bool:
         """Return whether the client still waits for the answer."""
         try:
             if self._ahead > AHEAD or not self._receive(0.0):
@@ -234,23 +218,23 @@ class _Wire:
 
     # --- sending --------------------------------------------------------------------------------------------
 
-    def _respond(self, response: Response, method: str) -> None:
+    def _respond(self, response: HttpResponse, method: str) -> None:
         whole = False
         try:
             if isinstance(response.body, Iterator):
                 self._stream(response, response.body)
             else:
-                self._whole(response, json.dumps(response.body).encode(), bare=method == "HEAD")
+                self._send_whole(response, json.dumps(response.body).encode(), bare=method == "HEAD")
             whole = True
         finally:
             response.sent(whole)
 
-    def _whole(self, response: Response, body: bytes, *, bare: bool = False) -> None:
+    def _send_whole(self, response: HttpResponse, body: bytes, *, bare: bool = False) -> None:
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), *response.headers]
         parts: list[h11.Event] = [h11.Response(status_code=response.status, headers=headers)]
         self._send(*parts, *([] if bare else [h11.Data(data=body)]), h11.EndOfMessage())
 
-    def _stream(self, response: Response, pieces: Iterator[bytes]) -> None:
+    def _stream(self, response: HttpResponse, pieces: Iterator[bytes]) -> None:
         headers = [("Content-Type", "text/event-stream"), ("Cache-Control", "no-cache"), *response.headers]
         first: list[h11.Event] = [h11.Response(status_code=response.status, headers=headers)]
         for piece in pieces:
@@ -268,4 +252,4 @@ class _Wire:
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
-        self._whole(Response(status, body, (("Connection", "close"),)), json.dumps(body).encode())
+        self._send_whole(HttpResponse(status, body, (("Connection", "close"),)), json.dumps(body).encode())

@@ -65,16 +65,16 @@ class NpmKit(Kit):
     @property
     def path(self) -> str:
         """Folder of the package in the kit."""
-        return f"node_modules/{self._filled(self.package)}"
+        return f"node_modules/{self._fill(self.package)}"
 
     @staticmethod
-    def _filled(text: str) -> str:
+    def _fill(text: str) -> str:
         machine = platform.machine()
         return text.format(arch=NPM_NAMES.get(ARCHITECTURES.get(machine, machine), machine))
 
     def build(self, folder: Path, deadline: float) -> None:
         """See `Kit.build`. Scripts of the package are not run."""
-        package = f"{self._filled(self.package)}@{self._filled(self.version)}"
+        package = f"{self._fill(self.package)}@{self._fill(self.version)}"
         options = "--no-save --ignore-scripts --no-audit --no-fund --loglevel=error".split()
         failure = f"npm cannot install {package}"
         try:

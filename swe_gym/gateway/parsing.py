@@ -31,7 +31,7 @@ def parse_json(text: str) -> Json:
             do not read.
     """
     _check_size(text)
-    value = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    value = json.loads(text, parse_constant=_read_finite, parse_float=_read_finite)
     if _SURROGATE.search(text):
         value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return value
@@ -40,7 +40,7 @@ def parse_json(text: str) -> Json:
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
-def _finite(text: str) -> float:
+def _read_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text[:20]} is no number of JSON")

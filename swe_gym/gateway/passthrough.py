@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..errors import PolicyError
-from ..rollout.policies.llm import TOKENS_PER_CHARACTER, LLMPolicies, action_of
+from ..rollout.policies import TOKENS_PER_CHARACTER, LLMPolicies, action_of
 from ..trajectories.trajectory import PolicyInfo
 from ..types import JsonObject
 from .calls import Answer, Call, Finish, new_id, tool_call
-from .history import Place
+from .history import CallPlace
 from .reading import SETTINGS
-from .system_messages import arranged
+from .system_messages import arrange_system_messages
 
 
 class ServerSampler:
@@ -31,7 +31,7 @@ class ServerSampler:
         self._options = options
         self._client = options.connect(timeout=options.timeout, deadline=options.deadline, retries=options.retries)
 
-    def sample(self, call: Call, place: Place, *, seed: int | None) -> Answer:  # noqa: ARG002  the server keeps no state
+    def sample(self, call: Call, place: CallPlace, *, seed: int | None) -> Answer:  # noqa: ARG002  the server keeps no state
         """See `Sampler`."""
         answer = self._client.complete(self._request(call, seed))
         message = _with_ids(answer.message)
@@ -46,7 +46,7 @@ class ServerSampler:
     def _request(self, call: Call, seed: int | None) -> JsonObject:
         limits = [limit for limit in (call.max_tokens, self._options.max_tokens) if limit is not None]
         request: JsonObject = {**call.settings, **self._options.sampling, "model": self.model}
-        request |= {"messages": arranged(call.messages, self._options.later_system)}
+        request |= {"messages": arrange_system_messages(call.messages, self._options.later_system)}
         if call.tools:
             request["tools"] = list(call.tools)
         if limits:
@@ -57,14 +57,14 @@ class ServerSampler:
 
     def count(self, call: Call) -> int:
         """Estimate the tokens of the prompt."""
-        return estimated(call)
+        return estimate_tokens(call)
 
     def close(self) -> None:
         """Close the connection: waiting calls raise `PolicyError`. Idempotent."""
         self._client.close()
 
 
-def estimated(call: Call) -> int:
+def estimate_tokens(call: Call) -> int:
     """Estimate the tokens of a prompt from its characters."""
     return int(len(str([*call.messages, *call.tools])) * TOKENS_PER_CHARACTER)
 

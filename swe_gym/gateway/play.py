@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import gymnasium
 
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import PolicyError, SandboxError, SandboxLost, UsageError
 from ..logs import log_as
 from ..rollout.episode import RecordedEpisode
@@ -195,7 +195,7 @@ class AgentEpisode(RecordedEpisode):
         """
         report, turns = self._session.report(), list(self._session.turns)
         if self._end and turns:
-            turns[-1] = self._ended(turns[-1])
+            turns[-1] = self._end_turn(turns[-1])
         policy = sum(turn.policy_seconds for turn in turns)
         record = self._recorder.trajectory
         info = self._end.get("info", record.info)
@@ -217,7 +217,7 @@ class AgentEpisode(RecordedEpisode):
             }
         )
 
-    def _ended(self, turn: Turn) -> Turn:
+    def _end_turn(self, turn: Turn) -> Turn:
         """Return the last turn with the result of the end."""
         end = self._end
         observation = "\n\n".join(filter(None, [turn.observation, end["said"]]))

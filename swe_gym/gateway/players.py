@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 
 from ..errors import UsageError
-from ..rollout.policies.llm import LLMPolicies
+from ..rollout.policies import LLMPolicies
 from ..rollout.policy import PolicyFactory
 from ..trajectories.trajectory import ModelServer, Prices
 from ..types import JsonMapping

@@ -61,7 +61,7 @@ def token_limit(body: JsonMapping, *names: str) -> int | None:
     return None
 
 
-def joined(parts: Sequence[JsonObject]) -> str | list[JsonObject]:
+def join_parts(parts: Sequence[JsonObject]) -> str | list[JsonObject]:
     """Return the parts of a content in OpenAI's form: text as one string, anything else as new parts.
 
     Raises:
@@ -84,18 +84,18 @@ def _part(part: JsonObject) -> JsonObject:
     return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
 
 
-def merged(messages: Sequence[JsonObject]) -> list[JsonObject]:
+def merge_messages(messages: Sequence[JsonObject]) -> list[JsonObject]:
     """Return the messages with neighbouring messages of the assistant as one: some agents send an answer in pieces."""
     found: list[JsonObject] = []
     for message in messages:
         if found and message["role"] == "assistant" == found[-1]["role"]:
-            found[-1] = _both(found[-1], message)
+            found[-1] = _merge_two(found[-1], message)
         else:
             found.append(message)
     return found
 
 
-def _both(first: JsonObject, second: JsonObject) -> JsonObject:
+def _merge_two(first: JsonObject, second: JsonObject) -> JsonObject:
     texts = [one["content"] for one in (first, second) if one.get("content")]
     reasoning = [one["reasoning_content"] for one in (first, second) if one.get("reasoning_content")]
     calls = [*(first.get("tool_calls") or ()), *(second.get("tool_calls") or ())]
@@ -105,7 +105,7 @@ def _both(first: JsonObject, second: JsonObject) -> JsonObject:
     return {**message, "tool_calls": calls} if calls else message
 
 
-def called(call_id: Json, name: Json, arguments: Json, where: str) -> JsonObject:
+def make_tool_call(call_id: Json, name: Json, arguments: Json, where: str) -> JsonObject:
     """Return a tool call of an earlier answer.
 
     Raises:

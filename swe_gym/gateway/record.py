@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..trajectories.trajectory import Turn
 from ..types import JsonObject
-from .history import Node, Place
+from .history import AnsweredCall, CallPlace
 from .parsing import arguments_of
 
 OnTurn = Callable[[Turn], None]
@@ -27,7 +27,7 @@ class Record:
 
     def __init__(self, on_turn: OnTurn | None) -> None:
         self._on_turn = on_turn
-        self._open: dict[Node, _Observed | None] = {}
+        self._open: dict[AnsweredCall, _Observed | None] = {}
         self._turns: dict[int, Turn] = {}
 
     @property
@@ -35,7 +35,7 @@ class Record:
         """The complete turns, in the order of the answers."""
         return tuple(turn for _, turn in sorted(self._turns.items()))
 
-    def called(self, place: Place) -> None:
+    def called(self, place: CallPlace) -> None:
         """Note a call: it tells what the agent observed after the answer that it continues or drops."""
         before = place.dropped or place.before
         for node, observed in list(self._open.items()):
@@ -44,7 +44,7 @@ class Record:
             if self._open[node] is not None and node.taken:
                 self._complete(node)
 
-    def answered(self, node: Node) -> None:
+    def answered(self, node: AnsweredCall) -> None:
         """Note an answer."""
         self._open[node] = None
 
@@ -53,7 +53,7 @@ class Record:
         for node in list(self._open):
             self._complete(node)
 
-    def _complete(self, node: Node) -> None:
+    def _complete(self, node: AnsweredCall) -> None:
         observed = self._open.pop(node) or _Observed()
         turn = turn_of(node, observed.text, observed.seconds)
         self._turns[node.number] = turn
@@ -68,11 +68,11 @@ class _Observed(NamedTuple):
     seconds: float = 0.0
 
     @classmethod
-    def now(cls, text: str, node: Node) -> _Observed:
+    def now(cls, text: str, node: AnsweredCall) -> _Observed:
         return cls(text, time.monotonic() - node.ended if text else 0.0)
 
 
-def turn_of(node: Node, observed: str, seconds: float) -> Turn:
+def turn_of(node: AnsweredCall, observed: str, seconds: float) -> Turn:
     """Return the turn of an answer.
 
     Args:
@@ -103,7 +103,7 @@ def turn_of(node: Node, observed: str, seconds: float) -> Turn:
     )
 
 
-def _parent(node: Node) -> int | None:
+def _parent(node: AnsweredCall) -> int | None:
     before = node.place.dropped or node.place.before
     if node.number == (before.number + 1 if before else 0):
         return None

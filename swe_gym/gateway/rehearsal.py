@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import SandboxError, UsageError
 from ..sandboxes import Connection
 from ..types import JsonMapping

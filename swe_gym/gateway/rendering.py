@@ -16,9 +16,9 @@ from .call_formats import FORMATS
 from .calls import Answer, Refusal
 from .families import Family, family_of
 from .parsing import arguments_of
-from .system_messages import arranged
+from .system_messages import arrange_system_messages
 from .template_proof import ARGUMENTS, PROBE, PROBE_NAME, QUESTION, Shape, Unproven, find_shape, shown
-from .tool_calls import parsed, readings, specs_of
+from .tool_calls import parse_message, readings, specs_of
 
 RESPONSE = "response_template"
 """Style of a tokenizer whose own response template reads what the model writes."""
@@ -55,7 +55,7 @@ class Renderer:
         self._family = family_of(template.source)
         self.family = self._family.name if self._family else "unknown"
         native = self._renders_tools()
-        self.style = style or self._own_style(native=native)
+        self.style = style or self._describe_style(native=native)
         if not native and not self._action:
             raise self._refuse(f"it shows no tools to the model, which style {self.style!r} needs", native)
         self.shape = Shape(native=native)
@@ -94,20 +94,22 @@ class Renderer:
             Refusal: A message has other content than text.
         """
         shown = [{**spec.openai()} for spec in specs_of(tools)] if self.shape.native else []
-        return self.template.render(self.prepared(messages, tools), shown, generation=generation)
+        return self.template.render(self.prepare_messages(messages, tools), shown, generation=generation)
 
-    def prepared(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> list[JsonObject]:
+    def prepare_messages(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> list[JsonObject]:
         """Return messages as the template expects them: one system message, and text where it renders nothing else."""
         leading = sum(1 for _ in itertools.takewhile(lambda message: message["role"] == "system", messages))
         told: list[JsonObject] = []
         if tools and not self.shape.native:
             told = [{"role": "system", "content": describe_tools(specs_of(tools), self._action)}]
         names: dict[str, str] = {}
-        shown = arranged([*messages[:leading], *told, *messages[leading:]], "system" if self.shape.later else "user")
+        shown = arrange_system_messages(
+            [*messages[:leading], *told, *messages[leading:]], "system" if self.shape.later else "user"
+        )
         found = [self._one(message, names) for message in shown]
         if not self.shape.system and found and found[0]["role"] == "system":
             found[0] = {**found[0], "role": "user"}
-        return _merged(found) if self.shape.alternating or not self.shape.system else found
+        return _merge_users(found) if self.shape.alternating or not self.shape.system else found
 
     def between(
         self, history: Sequence[JsonObject], new: Sequence[JsonObject], tools: Sequence[JsonObject], *, end: str
@@ -128,7 +130,7 @@ class Renderer:
         question, said = {"role": "user", "content": "?"}, self._without_reasoning(history[-1])
         before = self.render([question, said], generation=False)
         whole = self.render([question, said, *new])
-        return closing + _after(before, whole)
+        return closing + _cut_common(before, whole)
 
     def _without_reasoning(self, message: JsonObject) -> JsonObject:
         return {key: value for key, value in message.items() if key != "reasoning_content"}
@@ -142,7 +144,7 @@ class Renderer:
         role = message["role"]
         if role == "assistant":
             names.update({call["id"]: call["function"]["name"] for call in message.get("tool_calls") or ()})
-            return self._said(message) if self.shape.native else _as_text(message, self._action)
+            return self._prepare_message(message) if self.shape.native else _as_text(message, self._action)
         if role == "tool":
             name = names.get(message.get("tool_call_id") or "")
             told = {"role": self.shape.results, "content": _text(message)}
@@ -151,7 +153,7 @@ class Renderer:
             return {**told, "tool_call_id": message.get("tool_call_id") or "", **({"name": name} if name else {})}
         return {"role": role, "content": _text(message)}
 
-    def _said(self, message: JsonObject) -> JsonObject:
+    def _prepare_message(self, message: JsonObject) -> JsonObject:
         """Return a message of the model with its reasoning and calls."""
         content, reasoning = _text(message), message.get("reasoning_content") or message.get("reasoning") or ""
         calls = message.get("tool_calls") or ()
@@ -185,7 +187,7 @@ class Renderer:
         """
         if not self.shape.native:
             same = self._is_rendered({"role": "assistant", "content": text}, text)
-            return self.first_reading(text, tools, prompt), same
+            return self.read_first(text, tools, prompt), same
         first: JsonObject | None = None
         try:
             for message in self._readings(text, tools, prompt):
@@ -196,13 +198,13 @@ class Renderer:
             first = None
         return first or {"role": "assistant", "content": _SPECIAL.sub("", text)}, False
 
-    def first_reading(self, text: str, tools: Sequence[JsonObject], prompt: str) -> JsonObject:
+    def read_first(self, text: str, tools: Sequence[JsonObject], prompt: str) -> JsonObject:
         """Return the first message that a text may be. Arguments are those of `read`."""
         return next(self._readings(text, tools, prompt))
 
     def _readings(self, text: str, tools: Sequence[JsonObject], prompt: str) -> Iterator[JsonObject]:
         if self.style == RESPONSE:
-            return iter([parsed(self.template, text, tools, prompt, parallel=self.shape.parallel)])
+            return iter([parse_message(self.template, text, tools, prompt, parallel=self.shape.parallel)])
         opened = prompt.rstrip().endswith("<think>")
         return readings(text, tools, self.style, opened=opened, parallel=self.shape.parallel)
 
@@ -210,7 +212,7 @@ class Renderer:
         """Return the text that a model would write for a message, without the token that ends it."""
         if not self.shape.native:
             return str(_as_text(message, self._action)["content"])
-        return self.written([QUESTION], message)[0]
+        return self.render_answer([QUESTION], message)[0]
 
     @functools.cached_property
     def _prompt(self) -> str:
@@ -221,7 +223,7 @@ class Renderer:
         rendered = self.render([QUESTION, message], generation=False)
         return not rendered.startswith(prompt) or rendered[len(prompt) :].startswith(text)
 
-    def written(self, before: Sequence[JsonObject], message: JsonObject) -> tuple[str, str]:
+    def render_answer(self, before: Sequence[JsonObject], message: JsonObject) -> tuple[str, str]:
         """Return the text of an answer as the template renders it, and the end of its prompt.
 
         The end is empty if the template renders the answer otherwise than after its prompt.
@@ -231,7 +233,7 @@ class Renderer:
         if rendered.startswith(prompt):
             text = rendered[len(prompt) :]
         else:
-            text, prompt = _after(self.render(before, [PROBE], generation=False), rendered), ""
+            text, prompt = _cut_common(self.render(before, [PROBE], generation=False), rendered), ""
         end = self.template.closing
         return text.removesuffix(end) if end else text, prompt
 
@@ -243,7 +245,7 @@ class Renderer:
         except Exception as error:
             raise UsageError(f"the chat template of {self.family} cannot render a tool: {error!r}") from error
 
-    def _own_style(self, *, native: bool) -> str:
+    def _describe_style(self, *, native: bool) -> str:
         """Return how the family writes tool calls."""
         if self._family and self._family.style:
             return self._family.style
@@ -264,7 +266,7 @@ class Renderer:
             text = self.template.render([QUESTION, said], [PROBE], generation=False)
         except Exception:  # noqa: BLE001  the error is about something else
             return ""
-        return _after(before, text)
+        return _cut_common(before, text)
 
     def _refuse(self, what: str, native: bool) -> UsageError:
         described = [name for name, form in FORMATS.items() if form.action]
@@ -302,7 +304,7 @@ def _as_text(message: JsonObject, form: str) -> JsonObject:
     return {"role": "assistant", "content": "\n".join(filter(None, [_text(message), *calls]))}
 
 
-def _after(before: str, text: str) -> str:
+def _cut_common(before: str, text: str) -> str:
     """Return a text after what it has in common with another one, which does not end in a tag."""
     same = next((index for index, (one, other) in enumerate(zip(before, text, strict=False)) if one != other), None)
     common = text[: min(len(before), len(text)) if same is None else same]
@@ -310,7 +312,7 @@ def _after(before: str, text: str) -> str:
     return text[tag if tag > common.rfind(">") else len(common) :]
 
 
-def _merged(messages: Sequence[JsonObject]) -> list[JsonObject]:
+def _merge_users(messages: Sequence[JsonObject]) -> list[JsonObject]:
     """Return messages with neighbouring messages of users as one."""
     found: list[JsonObject] = []
     for message in messages:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ..trajectories.trajectory import PolicyInfo
 from .calls import Answer, Call
-from .history import Place
+from .history import CallPlace
 
 
 class Sampler(Protocol):
@@ -22,7 +22,7 @@ class Sampler(Protocol):
     settings: frozenset[str]
     info: PolicyInfo
 
-    def sample(self, call: Call, place: Place, *, seed: int | None) -> Answer:
+    def sample(self, call: Call, place: CallPlace, *, seed: int | None) -> Answer:
         """Answer a call.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import PolicyError
-from ..rollout.policies.llm import LLMPolicies
+from ..rollout.policies import LLMPolicies
 from ..rollout.tokens import Completion, read_completion
 
 

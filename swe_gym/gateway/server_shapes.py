@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import PolicyError, UsageError
-from ..rollout.policies.llm import LLMPolicies
+from ..rollout.policies import LLMPolicies
 from ..types import JsonObject
 from .agents.base import Agent
 from .calls import Call, tool_call
 from .digests import NO_TOOLS
-from .history import Place
+from .history import CallPlace
 from .passthrough import ServerSampler
 
 SECONDS = 20.0
@@ -64,7 +64,7 @@ def _refusal(options: LLMPolicies, messages: Sequence[JsonObject]) -> str:
     limits = {"retries": 0, "timeout": min(SECONDS, options.timeout), "deadline": min(SECONDS, options.deadline)}
     sampler = ServerSampler(options.model_copy(update=limits))
     call = Call(model=options.model, messages=messages, tools=[TOOL])
-    place = Place(None, False, tuple(messages), "", b"", NO_TOOLS)
+    place = CallPlace(None, False, tuple(messages), "", b"", NO_TOOLS)
     try:
         sampler.sample(call, place, seed=None)
     except PolicyError as error:

@@ -16,15 +16,16 @@ from pydantic import Field
 from ..errors import PolicyError
 from ..rollout.budget import Budget
 from ..rollout.policy import PolicyReport
+from ..sandboxes import Connection
 from ..trajectories.trajectory import Turn, Usage
 from ..types import Json, JsonObject
 from .anchors import segments_of
 from .calls import Answer, Call, Refusal
 from .digests import digest, digests_of
-from .faults import refused, sample
+from .faults import refuse_errors, sample
 from .flights import POLL, Flight, events_of
-from .history import History, Node, Place, Reason
-from .http import Connection, HttpLimits, Request, Response, serve
+from .history import AnsweredCall, CallHistory, CallPlace, Reason
+from .http import HttpLimits, HttpRequest, HttpResponse, serve
 from .parsing import parse_json
 from .protocols import DIALECTS, Dialect
 from .record import OnTurn, Record
@@ -99,7 +100,7 @@ class Session:
         self.limit = ""
         self.failure: PolicyError | None = None
         self._sampler, self._limits, self._seed = sampler, limits or Limits(), seed
-        self._history, self._record = History(), Record(on_turn)
+        self._history, self._record = CallHistory(), Record(on_turn)
         self._lock = threading.RLock()  # guards everything below and the two above
         self._ended = threading.Condition(self._lock)
         self._flights: dict[bytes, Flight] = {}
@@ -193,7 +194,7 @@ class Session:
         """Whether the agent has sent so much that it is not going to stop."""
         return self._refused > REFUSED or self._requests > REQUESTS or self._received > RECEIVED
 
-    def _respond(self, request: Request) -> Response:
+    def _respond(self, request: HttpRequest) -> HttpResponse:
         with self._lock:
             self._requests += 1
             self._received += request.size
@@ -210,53 +211,53 @@ class Session:
             self._fail(PolicyError(f"the gateway failed: {error!r}"))
             return self._refusal(Refusal(500, "the gateway failed"), dialect)
 
-    def _refusal(self, refusal: Refusal, dialect: Dialect) -> Response:
+    def _refusal(self, refusal: Refusal, dialect: Dialect) -> HttpResponse:
         with self._lock:
             self._refused += 1
             shut = self._shut
         headers = () if refusal.status == 429 else NO_RETRY
-        return Response(refusal.status, dialect.error(refusal), (*headers, *([("Connection", "close")] * shut)))
+        return HttpResponse(refusal.status, dialect.error(refusal), (*headers, *([("Connection", "close")] * shut)))
 
-    def _route(self, request: Request, path: str, dialect: Dialect) -> Response:
+    def _route(self, request: HttpRequest, path: str, dialect: Dialect) -> HttpResponse:
         if self._shut:
             raise Refusal(403, "too many requests")
         if request.method in ("GET", "HEAD"):
             return self._look_up(path, dialect)
         if request.method != "POST" or path not in (*DIALECTS, COUNT):
             raise Refusal(404, f"unknown call: {request.method} {request.path[:200]}")
-        with refused("the request cannot be read"):
+        with refuse_errors("the request cannot be read"):
             call = dialect.read(_json(request.take_body()))
             if not call.messages:
                 raise Refusal(400, "expected at least one message")
             if path == COUNT:
-                return Response(200, {"input_tokens": self._sampler.count(call)})
+                return HttpResponse(200, {"input_tokens": self._sampler.count(call)})
         return self._answer(request, dialect, call)
 
-    def _look_up(self, path: str, dialect: Dialect) -> Response:
+    def _look_up(self, path: str, dialect: Dialect) -> HttpResponse:
         if path in ("", "/"):
-            return Response(200, {})
+            return HttpResponse(200, {})
         if path == "/models":
-            return Response(200, dialect.models([self._sampler.model]))
+            return HttpResponse(200, dialect.models([self._sampler.model]))
         if path.startswith("/models/"):
-            return Response(200, dialect.model(path.removeprefix("/models/")))
+            return HttpResponse(200, dialect.model(path.removeprefix("/models/")))
         raise Refusal(404, f"unknown path: {path[:200]}")
 
     # --- calls ----------------------------------------------------------------------------------------------
 
-    def _answer(self, request: Request, dialect: Dialect, call: Call) -> Response:
+    def _answer(self, request: HttpRequest, dialect: Dialect, call: Call) -> HttpResponse:
         self._tell_ignored(call)
         flight = self._flight(request, call)
         try:
             answer = flight.wait(request, self._limits.http.wait if call.stream else math.inf)
             if answer is not None and not call.stream:
-                with refused("the answer cannot be written"):
+                with refuse_errors("the answer cannot be written"):
                     body: JsonObject | Iterator[bytes] = dialect.write(call, answer)
             else:
                 body = events_of(dialect, call, flight, request, self._limits.http.wait, late=answer is None)
         except BaseException:
-            self._left(flight, False)
+            self._note_left(flight, False)
             raise
-        return Response(200, body, sent=functools.partial(self._left, flight))
+        return HttpResponse(200, body, sent=functools.partial(self._note_left, flight))
 
     def _tell_ignored(self, call: Call) -> None:
         """Log once which fields of the agent's calls have no effect."""
@@ -267,9 +268,9 @@ class Session:
             self._ignored |= new
         logger.info("settings of the agent without effect: %s", sorted(new)[:TOLD])
 
-    def _flight(self, request: Request, call: Call) -> Flight:
+    def _flight(self, request: HttpRequest, call: Call) -> Flight:
         """Return the sampling of a call, perhaps of an earlier request that this one repeats."""
-        with refused("the messages cannot be compared"):
+        with refuse_errors("the messages cannot be compared"):
             digests = digests_of(call)
             key = digest([digests.paths[-1].hex(), digests.tools.hex(), call.model, call.max_tokens, call.settings])
         again = request.headers.get("x-stainless-retry-count", "0") != "0"  # sent by the SDKs of OpenAI and Anthropic
@@ -283,7 +284,7 @@ class Session:
                 return known
             self._check_limits(request.size)
             tools = () if digests.tools in self._history.tools else call.tools
-            with refused("the messages cannot be compared"):
+            with refuse_errors("the messages cannot be compared"):
                 place = self._history.place(call, digests, key)
             flight = self._flights[key] = Flight(key, self._asked)
             self._asked += 1
@@ -309,7 +310,7 @@ class Session:
         if self._running >= limits.connections:
             raise Refusal(429, f"{self._running} calls are waiting for the model")
 
-    def _sample(self, flight: Flight, call: Call, place: Place) -> None:
+    def _sample(self, flight: Flight, call: Call, place: CallPlace) -> None:
         started = time.monotonic()
         seed = None if self._seed is None else self._seed + flight.number
         try:
@@ -328,10 +329,10 @@ class Session:
                 flight.failed = True
                 flight.result.set_exception(self._understand(error))
 
-    def _add(self, flight: Flight, place: Place, answer: Answer, started: float) -> Node:
+    def _add(self, flight: Flight, place: CallPlace, answer: Answer, started: float) -> AnsweredCall:
         rewritten = place.continues and not place.reason and answer.tokens is not None and not answer.tokens.extends
         ended = time.monotonic()
-        node = Node(
+        node = AnsweredCall(
             number=len(self._history.nodes),
             place=place,
             key=flight.key,
@@ -362,7 +363,7 @@ class Session:
         with self._lock:
             self.failure = self.failure or error
 
-    def _left(self, flight: Flight, delivered: bool) -> None:
+    def _note_left(self, flight: Flight, delivered: bool) -> None:
         """Note that a request is over, and whether the agent took the answer."""
         with self._lock:
             flight.leave(delivered=delivered)
@@ -374,7 +375,7 @@ class Session:
                 self._history.drop(flight.node)
 
 
-def _rewriting(place: Place) -> Reason:
+def _rewriting(place: CallPlace) -> Reason:
     """Return why a conversation that continues is rendered anew."""
     same = place.parent is None or place.parent.answer.same
     return "template_rewrites_history" if same else "answer_rewritten"
@@ -392,7 +393,7 @@ def _path(path: str) -> str:
     return "" if path == "/v1" else path
 
 
-def _dialect(path: str, request: Request) -> Dialect:
+def _dialect(path: str, request: HttpRequest) -> Dialect:
     """Return the protocol of a request, also of one that no protocol has."""
     anthropic = path.startswith("/messages") or "anthropic-version" in request.headers
     return DIALECTS.get(path) or DIALECTS["/messages" if anthropic else "/chat/completions"]

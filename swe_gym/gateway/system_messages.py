@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..types import JsonObject
 
 
-def arranged(messages: Sequence[JsonObject], later: str) -> list[JsonObject]:
+def arrange_system_messages(messages: Sequence[JsonObject], later: str) -> list[JsonObject]:
     """Return messages with one system message at the start: many chat templates take no other.
 
     Args:

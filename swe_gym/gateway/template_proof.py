@@ -47,11 +47,11 @@ class Provable(Protocol):
         """Return a conversation as text."""
         ...
 
-    def written(self, before: Sequence[JsonObject], message: JsonObject) -> tuple[str, str]:
+    def render_answer(self, before: Sequence[JsonObject], message: JsonObject) -> tuple[str, str]:
         """Return the text of an answer as the template renders it, and the end of its prompt."""
         ...
 
-    def first_reading(self, text: str, tools: Sequence[JsonObject], prompt: str) -> JsonObject:
+    def read_first(self, text: str, tools: Sequence[JsonObject], prompt: str) -> JsonObject:
         """Return the first message that a text may be."""
         ...
 
@@ -104,8 +104,8 @@ def _prove(renderer: Provable) -> None:
 
 
 def _prove_call(renderer: Provable, message: JsonObject) -> None:
-    text, prompt = _written(renderer, [_SYSTEM, QUESTION], message)
-    found = renderer.first_reading(text, [PROBE], prompt)
+    text, prompt = _render_answer(renderer, [_SYSTEM, QUESTION], message)
+    found = renderer.read_first(text, [PROBE], prompt)
     calls = [(one["function"]["name"], arguments_of(one)) for one in found.get("tool_calls") or ()]
     if calls != [(PROBE_NAME, ARGUMENTS)]:
         raise Unproven(f"a tool call was rendered as {shown(text)} and read as {calls or 'no call'}")
@@ -117,9 +117,9 @@ def _prove_rounds(renderer: Provable) -> None:
     """Render two calls after one another: both look alike, and both results are there."""
     said = _said("I look.", "", ARGUMENTS)
     before = [_SYSTEM, QUESTION]
-    first, _ = _written(renderer, before, said)
+    first, _ = _render_answer(renderer, before, said)
     told = [*before, said, _result("A first result.")]
-    second, _ = _written(renderer, told, said)
+    second, _ = _render_answer(renderer, told, said)
     if first.strip() not in second:
         raise Unproven(f"a first tool call was rendered as {shown(first)}, and the next one as {shown(second)}")
     try:
@@ -144,17 +144,17 @@ def _renders_agents_messages(renderer: Provable) -> bool:
 def _renders_two_calls(renderer: Provable) -> bool:
     said = _said("", "", ARGUMENTS, {"command": "pwd"})
     try:
-        text, prompt = renderer.written([QUESTION], said)
+        text, prompt = renderer.render_answer([QUESTION], said)
         whole = renderer.render([QUESTION, said, _result("One."), _result("Two.", 1)], [PROBE])
     except Exception:  # noqa: BLE001  the template refuses it in its own words
         return False
-    found = renderer.first_reading(text, [PROBE], prompt).get("tool_calls") or ()
+    found = renderer.read_first(text, [PROBE], prompt).get("tool_calls") or ()
     return [arguments_of(one) for one in found] == [ARGUMENTS, {"command": "pwd"}] and _in_order(whole, "One.", "Two.")
 
 
-def _written(renderer: Provable, before: Sequence[JsonObject], message: JsonObject) -> tuple[str, str]:
+def _render_answer(renderer: Provable, before: Sequence[JsonObject], message: JsonObject) -> tuple[str, str]:
     try:
-        return renderer.written(before, message)
+        return renderer.render_answer(before, message)
     except Exception as error:
         raise Unproven(f"a tool call was not rendered: {error!r}") from error
 

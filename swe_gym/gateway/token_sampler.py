@@ -10,8 +10,8 @@ from ..trajectories.trajectory import PolicyInfo, Usage
 from ..types import JsonObject
 from .anchors import ids_after
 from .calls import Answer, Call, Finish, Tokens
-from .faults import refused
-from .history import Node, Place
+from .faults import refuse_errors
+from .history import AnsweredCall, CallPlace
 from .rendering import Renderer
 
 UNREADABLE = "the model's chat template cannot render these messages"
@@ -67,9 +67,9 @@ class TokenSampler:
         sampling = {"temperature": temperature, "max_tokens": max_tokens}
         self.info = PolicyInfo(name="agent", model=model, sampling=sampling, options=options)
 
-    def sample(self, call: Call, place: Place, *, seed: int | None) -> Answer:
+    def sample(self, call: Call, place: CallPlace, *, seed: int | None) -> Answer:
         """See `Sampler`."""
-        with refused(UNREADABLE):
+        with refuse_errors(UNREADABLE):
             base, new = self._prompt(call, place)
         prompt = [*base, *new]
         room = min(call.max_tokens or self._max_tokens, self._max_tokens, self._max_context - len(prompt))
@@ -82,9 +82,9 @@ class TokenSampler:
 
     def _answer(self, call: Call, tokens: Tokens, prompt: Sequence[int]) -> Answer:
         completion = tokens.completion
-        text = self._template.decode(_said(completion))
+        text = self._template.decode(_drop_end(completion))
         tools = () if call.settings.get("tool_choice") == "none" else call.tools
-        said = _stopped(text, call.settings.get("stop"))
+        said = _cut_at_stop(text, call.settings.get("stop"))
         message, same = self._renderer.read(said, tools, prompt=self._template.decode(prompt[-PROMPT_END:]))
         finish: Finish = "tool_calls" if message.get("tool_calls") else completion.finish
         usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.token_ids), calls=1)
@@ -92,18 +92,18 @@ class TokenSampler:
 
     def count(self, call: Call) -> int:
         """Return the tokens of the rendered messages."""
-        with refused(UNREADABLE):
+        with refuse_errors(UNREADABLE):
             return len(self._template.encode(self._renderer.render(call.messages, call.tools)))
 
     # --- prompts --------------------------------------------------------------------------------------------
 
-    def _prompt(self, call: Call, place: Place) -> tuple[list[int], list[int]]:
+    def _prompt(self, call: Call, place: CallPlace) -> tuple[list[int], list[int]]:
         """Return the prompt in two parts: what was sampled and read up to the answer that it continues, and the rest.
 
         The first part is empty if the rendered conversation does not begin with it.
         """
         before = place.before
-        history, new = self._shown(before), self._new(place)
+        history, new = self._make_messages(before), self._new(place)
         rendered = self._renderer.render([*history, *new], call.tools)
         if before is not None and before.answer.tokens is not None and before.place.tools == place.tools:
             base = ids_after(before)
@@ -115,12 +115,12 @@ class TokenSampler:
                 return base, self._template.encode(self._renderer.between(history, new, call.tools, end=end))
         return [], self._template.encode(rendered)
 
-    def _shown(self, node: Node | None) -> list[JsonObject]:
+    def _make_messages(self, node: AnsweredCall | None) -> list[JsonObject]:
         """Return a conversation as messages for the renderer."""
         line = [] if node is None else node.line
         return [message for one in line for message in (*self._new(one.place), self._renderer.answer(one.answer))]
 
-    def _new(self, place: Place) -> list[JsonObject]:
+    def _new(self, place: CallPlace) -> list[JsonObject]:
         known = place.known
         return [
             self._renderer.answer(known[index].answer) if index in known else message
@@ -128,17 +128,17 @@ class TokenSampler:
         ]
 
 
-def _said(completion: Completion) -> Sequence[int]:
+def _drop_end(completion: Completion) -> Sequence[int]:
     """Return the tokens without the end token."""
     return completion.token_ids[:-1] if completion.finish == "stop" else completion.token_ids
 
 
 def _end(completion: Completion) -> Sequence[int]:
     """Return the end token; nothing if the answer was cut off."""
-    return completion.token_ids[len(_said(completion)) :]
+    return completion.token_ids[len(_drop_end(completion)) :]
 
 
-def _stopped(text: str, stop: object) -> str:
+def _cut_at_stop(text: str, stop: object) -> str:
     """Return a text up to the first stop string."""
     for one in [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []:
         if isinstance(one, str) and one:

@@ -5,8 +5,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 
-from ..actions.arguments import convert_arguments
-from ..actions.scan import Found
+from ..actions import FoundCall, convert_arguments
 from ..rollout.tokens import ChatTemplate
 from ..types import JsonMapping, JsonObject, ToolSpec
 from .call_formats import FORMATS, CallFormat, read_text, without_calls
@@ -39,7 +38,7 @@ def readings(
         yield message
 
 
-def parsed(
+def parse_message(
     template: ChatTemplate, text: str, tools: Sequence[JsonObject], prompt: str, *, parallel: bool = True
 ) -> JsonObject:
     """Return a sampled text as the message that the tokenizer's response template reads in it.
@@ -53,7 +52,7 @@ def parsed(
     """
     try:
         found = template.parse(text, prompt, tools)
-        calls = [_typed_call(one["function"]) for one in found.get("tool_calls") or ()] if tools else []
+        calls = [_make_typed_call(one["function"]) for one in found.get("tool_calls") or ()] if tools else []
     except Exception:  # noqa: BLE001  it refuses calls that are not whole
         return {"role": "assistant", "content": text}
     message: JsonObject = {"role": "assistant", "content": str(found.get("content") or "")}
@@ -65,7 +64,7 @@ def parsed(
     return message
 
 
-def _typed_call(function: JsonObject) -> JsonObject:
+def _make_typed_call(function: JsonObject) -> JsonObject:
     arguments = function["arguments"]
     if not isinstance(arguments, dict):
         raise ValueError("the arguments are no JSON object")
@@ -85,12 +84,12 @@ def specs_of(tools: Sequence[JsonObject]) -> list[ToolSpec]:
     ]
 
 
-def _is_call(found: Found, tools: Sequence[JsonObject], style: str) -> bool:
+def _is_call(found: FoundCall, tools: Sequence[JsonObject], style: str) -> bool:
     """Bare JSON is a call only if it names a tool; tags are meant as a call, and the agent explains the wrong name."""
     return bool(tools) and (style != "llama" or found.name in {tool["function"]["name"] for tool in tools})
 
 
-def _arguments(found: Found, tools: Sequence[JsonObject], form: CallFormat) -> str:
+def _arguments(found: FoundCall, tools: Sequence[JsonObject], form: CallFormat) -> str:
     arguments: JsonMapping = found.arguments
     if not form.typed:  # values are text: the tool's schema tells which are numbers
         with contextlib.suppress(Exception):  # the schema is the agent's, and it says what is wrong

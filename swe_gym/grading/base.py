@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 from ..sandboxes import Sandbox
 from ..types import ExecResult, Frozen, JsonObject, Task, TestStatus, Verdict
-from .plan import Plan
-from .reporter import Played, TwinOrder
+from .plan import EvaluationPlan
+from .reporter import PlayedText, TwinOrder
 
 OpenSandbox: TypeAlias = Callable[[], AbstractContextManager[Sandbox]]
 """Opens a fresh sandbox of the task, in which nothing has run. It is closed at the end of the block."""
@@ -37,7 +37,7 @@ class Results(Frozen):
     ran: bool = False
     reason: str = ""
     result: ExecResult
-    twins: dict[int, dict[int, Played]] = {}
+    twins: dict[int, dict[int, PlayedText]] = {}
     unsettled: dict[int, str] = {}
     forked: bool = True
 
@@ -67,7 +67,7 @@ class Ready:
     """
 
     task: Task
-    plan: Plan
+    plan: EvaluationPlan
     open_fresh: OpenSandbox
     state: bytes = b""
     options: tuple[str, ...] = ()

@@ -88,10 +88,10 @@ def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
         yield f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n"
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
-                yield from _marked(" ", old[i1:i2])
+                yield from _mark_lines(" ", old[i1:i2])
             else:
-                yield from _marked("-", old[i1:i2])
-                yield from _marked("+", new[j1:j2])
+                yield from _mark_lines("-", old[i1:i2])
+                yield from _mark_lines("+", new[j1:j2])
 
 
 def _opcodes(old: list[str], new: list[str]) -> Iterator[Opcode]:
@@ -133,7 +133,7 @@ def _range(start: int, stop: int) -> str:
     return f"{start + 1 if count else start},{count}"
 
 
-def _marked(mark: str, lines: list[str]) -> Iterator[str]:
+def _mark_lines(mark: str, lines: list[str]) -> Iterator[str]:
     for line in lines:
         yield mark + line if line.endswith("\n") else f"{mark}{line}\n{NO_NEWLINE}"
 

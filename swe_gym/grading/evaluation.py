@@ -14,7 +14,7 @@ from .log_parsers import load_parser, pytest_name
 from .log_parsers.lines import note
 from .preparation import MAX_LOG, restore
 from .protect import hidden_files
-from .reporter import Report, make_folder, run_reporter, steady_env, timeout_reason
+from .reporter import SignedReport, make_folder, run_reporter, steady_env, timeout_reason
 
 NOT_RUN = (126, 127)
 """Exit codes of a shell that cannot run a command."""
@@ -68,7 +68,7 @@ def _by_reporter(ready: Ready, call: RunnerCall, sandbox: Sandbox) -> Results | 
         return None
     name = pytest_name(ready.plan.parser) or str
 
-    def named(of: Report) -> dict[str, TestStatus]:
+    def named(of: SignedReport) -> dict[str, TestStatus]:
         found: dict[str, TestStatus] = {}
         for test in of.groups:
             note(found, name(test), of.status(test))
@@ -124,7 +124,7 @@ def _by_log(ready: Ready, parser: str, command: str, sandbox: Sandbox) -> Result
     result = _run(ready, command, sandbox)
     statuses, ran = parse(result.text), counts_tests(result.text)
     _check_command(task, result, ran=bool(statuses))
-    reason = contradicted(statuses, result, ready.limit, fails_only=fails_only)
+    reason = explain_contradiction(statuses, result, ready.limit, fails_only=fails_only)
     if ran and not statuses and not reason and not fails_only:
         raise GradingError(
             f"task {task.task_id}: tests ran, but the log parser {parser!r} finds none in the log: "
@@ -140,7 +140,7 @@ def _by_program(ready: Ready, program: ParserProgram, command: str, sandbox: San
     _check_command(task, result, ran=bool(result.stdout))
     with ready.open_fresh() as fresh:  # the work may have filled the other one's disk, or replaced its Python
         statuses = _parse(task, program, result, fresh)
-    reason = contradicted({}, result, ready.limit)
+    reason = explain_contradiction({}, result, ready.limit)
     return Results(judge="own_parser", statuses=statuses, ran=bool(statuses), reason=reason, result=result)
 
 
@@ -190,7 +190,7 @@ def counts_tests(log: str) -> bool:
     return bool(COUNTS.search(log))
 
 
-def contradicted(
+def explain_contradiction(
     statuses: Mapping[str, TestStatus], result: ExecResult, timeout: float, *, fails_only: bool = False
 ) -> str:
     """Return why a log does not count; empty if it counts."""

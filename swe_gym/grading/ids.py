@@ -31,13 +31,13 @@ def parse_id(test: str) -> ParsedId:
     match = DJANGO.match(test)
     if match:  # "test_a (package.module.Class)", since Python 3.11 "test_a (package.module.Class.test_a)"
         dotted = match["module"].removesuffix(f".{match['name']}")
-        return _dotted([*dotted.split("."), match["name"]])
+        return _read_dotted([*dotted.split("."), match["name"]])
     if DOTTED.fullmatch(test):
-        return _dotted(re.split(r" ?[(\[]", test, maxsplit=1)[0].split("."))
+        return _read_dotted(re.split(r" ?[(\[]", test, maxsplit=1)[0].split("."))
     return ParsedId(title=test.strip())
 
 
-def _dotted(parts: list[str]) -> ParsedId:
+def _read_dotted(parts: list[str]) -> ParsedId:
     if len(parts) < 3:
         return ParsedId(names=tuple(parts))
     return ParsedId("/".join(parts[:-2]) + ".py", tuple(parts[-2:]))

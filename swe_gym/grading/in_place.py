@@ -226,7 +226,7 @@ def parse_reward(text: str) -> tuple[float, tuple[str, ...]]:
     values = json.loads(text)
     if not isinstance(values, dict) or not values:
         raise ValueError("not a JSON object of numbers")
-    numbers = {str(name): _finite(value, name) for name, value in values.items()}
+    numbers = {str(name): _check_finite(value, name) for name, value in values.items()}
     if "reward" not in numbers and len(numbers) > 1:
         raise ValueError(f'several values and none is named "reward": {some(list(numbers))}')
     name = "reward" if "reward" in numbers else next(iter(numbers))
@@ -235,7 +235,7 @@ def parse_reward(text: str) -> tuple[float, tuple[str, ...]]:
     return _number(numbers[name], name), notes
 
 
-def _finite(value: Json, name: object) -> float:
+def _check_finite(value: Json, name: object) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{name} is not a finite number")
     return float(value)

@@ -16,12 +16,12 @@ from ..errors import GradingError
 from ..sandboxes import Sandbox
 from ..types import CounterTests, ExecResult, JsonObject, Task, TestStatus, Verdict
 from .base import LOG_CHARS, Grader, Ready, Results
-from .counter import CounterOptions, CounterPlan, Row, plan_counters
+from .counter import CounterOptions, CounterPlan, CounterText, plan_counters
 from .counter.finding import Finder
 from .matching import match_tests
 from .patch import Patch
 from .probe import known, probe
-from .reporter import Played, TwinGroup, TwinOrder
+from .reporter import PlayedText, TwinGroup, TwinOrder
 from .staging import Stage
 
 ALARM = "a counter-test passed: work that is right fails it"
@@ -45,7 +45,7 @@ MOST_RESTARTS = 2
 
 
 @dataclass(frozen=True)
-class Run:
+class GradedRun:
     """One run of the tests.
 
     Attributes:
@@ -55,12 +55,12 @@ class Run:
         results: The results.
     """
 
-    texts: Mapping[int, Row]
+    texts: Mapping[int, CounterText]
     twins: Sequence[int] = ()
     second: Sequence[int] = ()
     results: Results = field(default_factory=lambda: Results(judge="reporter", result=ExecResult(exit_code=None)))
 
-    def played(self, number: int) -> Mapping[int, Played]:
+    def played(self, number: int) -> Mapping[int, PlayedText]:
         """Return the ends of a group's twins: number of the text -> end."""
         return self.results.twins.get(self.twins.index(number), {}) if number in self.twins else {}
 
@@ -120,14 +120,14 @@ class Judge:
     complete: bool
     options: CounterOptions
     plan: CounterPlan = field(default_factory=CounterPlan)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[GradedRun] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         oracle = self.task.oracle
         passing = {test for test, status in oracle.expected.items() if status is TestStatus.PASSED}
         self._starting = set(oracle.fail_to_pass) or passing
         self._keeping = {*oracle.pass_to_pass, *passing} - self._starting
-        self._plain = Run({})
+        self._plain = GradedRun({})
         self._rng = Random(self.options.seed or secrets.token_bytes(32))
         if not self._starting <= self.options.passing.keys():
             found = known(self.task)
@@ -144,10 +144,10 @@ class Judge:
             GradingError: No verdict is possible, and the work is not to blame.
             SandboxError: A sandbox failed.
         """
-        self._first(fresh)
+        self._run_first(fresh)
         if self._learns():
             with self.stage.open_fresh() as again:
-                self._first(again)
+                self._run_first(again)
         if self._may_earn():
             for run in self._second_runs():
                 self._check(run)
@@ -155,7 +155,7 @@ class Judge:
 
     # --- first runs ---------------------------------------------------------------------------------------------
 
-    def _first(self, fresh: Sandbox) -> None:
+    def _run_first(self, fresh: Sandbox) -> None:
         """Plan the counter-tests, run the tests, and check the run."""
         self._play(fresh)
         restarts = 0
@@ -189,11 +189,11 @@ class Judge:
         """Plan the counter-tests and run the tests. All files are read before code of the work runs."""
         ready = self.stage.prepare(self.patch, fresh)
         if self.grader.counted:
-            self.plan = self._planned(fresh, forks=ready.plan.runner is not None)
+            self.plan = self._plan(fresh, forks=ready.plan.runner is not None)
         run = self._with_twins(ready, fresh)
         if run.results.result.timed_out:
             fresh.close()  # nothing of the work may slow the gold patch down
-            run = self._after_timeout(run)
+            run = self._retry_timeout(run)
         self._keep(run)
         if not run.results.forked:
             self._again(range(len(self.plan.groups)))
@@ -204,23 +204,23 @@ class Judge:
         with self.stage.open_fresh() as fresh:
             self._keep(self._with_twins(self.stage.prepare(self.patch, fresh), fresh))
 
-    def _keep(self, run: Run) -> None:
+    def _keep(self, run: GradedRun) -> None:
         """Store the run whose session played every test as it is."""
         self._plain = run
         self.runs.append(run)
 
-    def _planned(self, fresh: Sandbox, *, forks: bool) -> CounterPlan:
+    def _plan(self, fresh: Sandbox, *, forks: bool) -> CounterPlan:
         finder = Finder(self.task.oracle, fresh, self.patch.paths)
         plan = plan_counters(finder, sorted(self._starting), sorted(self._keeping), self._rng, self.options)
         return plan if forks else plan.unforked(range(len(plan.groups)))
 
-    def _with_twins(self, ready: Ready, sandbox: Sandbox) -> Run:
+    def _with_twins(self, ready: Ready, sandbox: Sandbox) -> GradedRun:
         """Run with twins. Files hold another text of each function that has twins: reading them tells nothing."""
         twins = [number for number, group in enumerate(self.plan.groups) if group.forks]
         covers = {number: self.plan.groups[number].cover for number in twins}
-        return self._run(ready, sandbox, Run(covers, twins))
+        return self._run(ready, sandbox, GradedRun(covers, twins))
 
-    def _run(self, ready: Ready, sandbox: Sandbox, planned: Run, *, stops: bool = True) -> Run:
+    def _run(self, ready: Ready, sandbox: Sandbox, planned: GradedRun, *, stops: bool = True) -> GradedRun:
         """Carry out a planned run."""
         for path, content in self.plan.files(planned.texts).items():
             sandbox.write_file(path, content)
@@ -229,7 +229,7 @@ class Judge:
         )
         return replace(planned, results=results)
 
-    def _order(self, planned: Run, *, stops: bool) -> TwinOrder:
+    def _order(self, planned: GradedRun, *, stops: bool) -> TwinOrder:
         plan = self.plan
         twins = [(number, plan.groups[number]) for number in planned.twins]
         selects = planned.second and not any(plan.is_nested(number) for number in planned.second)
@@ -249,7 +249,7 @@ class Judge:
             only=tuple(only) if selects else None,
         )
 
-    def _after_timeout(self, run: Run) -> Run:
+    def _retry_timeout(self, run: GradedRun) -> GradedRun:
         """Tell slow work from a slow machine by the gold patch, and give the work a second, shorter try.
 
         Raises:
@@ -270,7 +270,7 @@ class Judge:
         with self.stage.open_fresh() as fresh:
             return self._with_twins(replace(self.stage.prepare(self.patch, fresh), timeout=shorter), fresh)
 
-    def _has_lost(self, run: Run) -> bool:
+    def _has_lost(self, run: GradedRun) -> bool:
         """Whether an original failed or a changed text passed in a twin, before the run timed out."""
         for number in run.twins:
             group = self.plan.groups[number]
@@ -283,7 +283,7 @@ class Judge:
 
     # --- second runs --------------------------------------------------------------------------------------------
 
-    def _second_runs(self) -> Iterator[Run]:
+    def _second_runs(self) -> Iterator[GradedRun]:
         """Run the tests that no twin proved. A coin decides for each function in which run it is changed."""
         numbers = [number for number in range(len(self.plan.groups)) if not self._is_proven(number)]
         for _ in range(1, self.options.runs if numbers else 1):
@@ -292,7 +292,7 @@ class Judge:
             later = {number: row for number, row in changed.items() if number not in now}
             for texts in (now, later) if later else (now,):
                 with self.stage.open_fresh() as fresh:
-                    run = self._run(self.stage.prepare(self.patch, fresh), fresh, Run(texts, second=numbers))
+                    run = self._run(self.stage.prepare(self.patch, fresh), fresh, GradedRun(texts, second=numbers))
                 self.runs.append(run)
                 yield run
 
@@ -303,7 +303,7 @@ class Judge:
 
     # --- doubts -------------------------------------------------------------------------------------------------
 
-    def _check(self, run: Run) -> set[int]:
+    def _check(self, run: GradedRun) -> set[int]:
         """Look for what contradicts a run of right work, and confirm it with the gold patch.
 
         Returns:
@@ -320,14 +320,14 @@ class Judge:
             self._unproven |= shared.failed.keys()
         return set(shared.failed.values()) if run.twins and self._may_earn(shared.failed) else set()
 
-    def _doubts_of_work(self, run: Run) -> Doubts:
+    def _doubts_of_work(self, run: GradedRun) -> Doubts:
         """The doubts about tests that passed where they were to be played as they are."""
         doubts = self._doubts(run)
         passing = {test for test, status in self._ends().items() if status is TestStatus.PASSED}
         passing |= {test for number in run.unsettled for test in self.plan.groups[number].tests}
         return doubts.split(Doubts(dict.fromkeys(passing, ()), dict.fromkeys(passing, 0)))[1]
 
-    def _doubts(self, run: Run, *, gold: bool = False) -> Doubts:
+    def _doubts(self, run: GradedRun, *, gold: bool = False) -> Doubts:
         passed: dict[str, tuple[str, ...]] = {}
         failed: dict[str, int] = {}
         lost = run.twins and any(self._is_shaken(run, number) for number in run.twins if run.played(number))
@@ -348,7 +348,7 @@ class Judge:
                 failed |= {test: number for test, status in ends.items() if status is not TestStatus.PASSED}
         return Doubts(passed, failed)
 
-    def _is_shaken(self, run: Run, number: int) -> bool:
+    def _is_shaken(self, run: GradedRun, number: int) -> bool:
         """Whether the original did not pass in its twin, or not all texts were played."""
         group, played = self.plan.groups[number], run.played(number)
         if number in run.unsettled or any(end.error for end in played.values()) or group.original not in played:
@@ -356,7 +356,7 @@ class Judge:
         ends = match_tests(group.tests, played[group.original].statuses).statuses
         return any(status is not TestStatus.PASSED for status in ends.values())
 
-    def _confirm(self, run: Run, doubts: Doubts) -> tuple[Doubts, Doubts]:
+    def _confirm(self, run: GradedRun, doubts: Doubts) -> tuple[Doubts, Doubts]:
         """Repeat a run with the gold patch. Return the doubts that gold does not share, and those that it does.
 
         Without a gold patch, a changed test that passed counts, and an original that failed does not.
@@ -380,7 +380,7 @@ class Judge:
 
     # --- verdicts -----------------------------------------------------------------------------------------------
 
-    def _ends(self, run: Run | None = None) -> dict[str, TestStatus]:
+    def _ends(self, run: GradedRun | None = None) -> dict[str, TestStatus]:
         """Status of each test of the plan in the session of a run, by default the run of tests as they are."""
         tests = {test for group in self.plan.groups for test in group.tests}
         return match_tests(sorted(tests), (run or self._plain).results.statuses).statuses
@@ -453,7 +453,7 @@ class Judge:
         )
 
 
-def _passing(tests: Sequence[str], row: Row, statuses: Mapping[str, TestStatus]) -> dict[str, tuple[str, ...]]:
+def _passing(tests: Sequence[str], row: CounterText, statuses: Mapping[str, TestStatus]) -> dict[str, tuple[str, ...]]:
     """The tests that passed in a changed text -> kinds of its changes."""
     if not row.kinds:
         return {}

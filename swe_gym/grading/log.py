@@ -9,7 +9,7 @@ from .base import LOG_CHARS, Grader, Ready, Results
 from .evaluation import counts_tests, evaluate, names_failure
 from .log_parsers import load_parser
 from .matching import Matched, match_tests
-from .plan import END_TEXT, START_TEXT, between_marks
+from .plan import END_TEXT, START_TEXT, cut_to_marks
 from .tests import required_tests, shortfall
 
 NO_RESULTS = "the log holds no result of any test"
@@ -57,7 +57,7 @@ def judge_log(oracle: Oracle, log: str) -> Verdict:
         UsageError: The log parser is unknown.
     """
     parse = load_parser(oracle.log_parser)
-    statuses = parse(between_marks(log)) or parse(log)  # the shell may print the marks before a runner's output
+    statuses = parse(cut_to_marks(log)) or parse(log)  # the shell may print the marks before a runner's output
     ran = bool(statuses) or (oracle.fails_only and counts_tests(log))
     reason = doubt(oracle, log, statuses) or ("" if ran else NO_RESULTS)
     return decide(oracle, statuses, reason).model_copy(update={"judge": "log", "log": log[-LOG_CHARS:]})
@@ -89,8 +89,8 @@ def decide(oracle: Oracle, statuses: Mapping[str, TestStatus], reason: str = "")
     fail_to_pass = match_tests(oracle.fail_to_pass, found)
     pass_to_pass = match_tests(oracle.pass_to_pass, found)
     counts = [
-        counted(fail_to_pass.statuses, {TestStatus.MISSING: silent}),
-        counted(pass_to_pass.statuses, {TestStatus.MISSING: silent, TestStatus.XFAILED: TestStatus.PASSED}),
+        replace_statuses(fail_to_pass.statuses, {TestStatus.MISSING: silent}),
+        replace_statuses(pass_to_pass.statuses, {TestStatus.MISSING: silent, TestStatus.XFAILED: TestStatus.PASSED}),
     ]
     reason = reason or shortfall(*(count.values() for count in counts))
     return Verdict(
@@ -98,11 +98,13 @@ def decide(oracle: Oracle, statuses: Mapping[str, TestStatus], reason: str = "")
         fail_to_pass=counts[0],
         pass_to_pass=counts[1],
         reason=reason,
-        notes=(*notes(fail_to_pass), *notes(pass_to_pass), *expected_failures(pass_to_pass)),
+        notes=(*notes(fail_to_pass), *notes(pass_to_pass), *note_expected_failures(pass_to_pass)),
     )
 
 
-def counted(statuses: Mapping[str, TestStatus], instead: Mapping[TestStatus, TestStatus]) -> dict[str, TestStatus]:
+def replace_statuses(
+    statuses: Mapping[str, TestStatus], instead: Mapping[TestStatus, TestStatus]
+) -> dict[str, TestStatus]:
     """Return statuses with some replaced."""
     return {test: instead.get(status, status) for test, status in statuses.items()}
 
@@ -116,7 +118,7 @@ def notes(matched: Matched) -> tuple[str, ...]:
     return tuple(f"{len(tests)} required tests {what}: {some(tests)}" for what, tests in said.items() if tests)
 
 
-def expected_failures(matched: Matched) -> tuple[str, ...]:
+def note_expected_failures(matched: Matched) -> tuple[str, ...]:
     """Return a note on the tests that failed as expected."""
     tests = [test for test, status in matched.statuses.items() if status is TestStatus.XFAILED]
     said = f"{len(tests)} required tests failed as expected, which counts as passed: {some(tests)}"

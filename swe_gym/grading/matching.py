@@ -45,7 +45,7 @@ def match_tests(required: Iterable[str], found: Mapping[str, TestStatus]) -> Mat
     skipped ones only if all are skipped.
     """
     required = tuple(required)
-    index = _Index(found, frozenset(required))
+    index = _ResultIndex(found, frozenset(required))
     statuses: dict[str, TestStatus] = {}
     cut, timed = [], []
     for test in required:
@@ -68,7 +68,7 @@ def _timeless(test: str) -> str:
     return short_path(DURATION.sub("", DATE.sub("DATE", test)))
 
 
-class _Index:
+class _ResultIndex:
     """The results of a run, indexed by parts of their ids."""
 
     def __init__(self, found: Mapping[str, TestStatus], required: Collection[str]) -> None:

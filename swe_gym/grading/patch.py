@@ -170,7 +170,7 @@ def take_patch(
     most = len(before) + SPARE_FILES
     if listing is None or (listing.problem and most > LISTED_AHEAD):  # a repository this large needs a longer list
         listing = list_work(sandbox, max_files=max(most, LISTED_AHEAD))
-    listing = _completed(listing, before, sandbox)
+    listing = _complete_listing(listing, before, sandbox)
     if listing.problem:
         return Patch(rejected=listing.problem)
     after = listing.files
@@ -195,7 +195,7 @@ def take_patch(
     return Patch(changes=tuple(changes), dropped=tuple(dropped), packages=_packages(wanted, before, after))
 
 
-def _completed(listing: Listing, before: dict[str, FileEntry], sandbox: Sandbox) -> Listing:
+def _complete_listing(listing: Listing, before: dict[str, FileEntry], sandbox: Sandbox) -> Listing:
     """The listing with the digests that the comparison needs and the files of the original that git ignores.
 
     Only files of the original's sizes are hashed, so the original bounds the hashing.

@@ -21,7 +21,7 @@ Parser = str | ParserProgram
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """The steps of a task's evaluation.
 
     Attributes:
@@ -42,7 +42,7 @@ class Plan:
         """Whether commands of a Python project, such as an installation, run before the tests."""
         return bool(self.prepare.strip()) and (self.runner is not None or runner_of(self.parser) == "sympy")
 
-    def inlined(self, read: Callable[[str], str | None]) -> Plan:
+    def inlined(self, read: Callable[[str], str | None]) -> EvaluationPlan:
         """Return the plan of a script with a called file's content in place of a final `bash run_tests.sh`.
 
         A test command stays as it is: its one shell has the variables and the folder of the whole file.
@@ -57,7 +57,7 @@ class Plan:
         return _script_plan(f"{self.prepare}{self.command[: match.start()]}\n{content}", self.parser)
 
 
-def read_plan(evaluation: Evaluation, workdir: str) -> Plan:
+def read_plan(evaluation: Evaluation, workdir: str) -> EvaluationPlan:
     """Split an evaluation into steps.
 
     A script is split at SWE-bench's two marks; the part after the second mark is dropped, because it only tidies up.
@@ -70,15 +70,15 @@ def read_plan(evaluation: Evaluation, workdir: str) -> Plan:
     """
     if isinstance(evaluation, TestCommand | ExitCode):
         command = evaluation.test_cmd.replace("{workdir}", workdir)
-        return Plan(command=command, runner=parse_command(command))
+        return EvaluationPlan(command=command, runner=parse_command(command))
     if isinstance(evaluation, RewardScript):  # it is judged in place
-        return Plan()
+        return EvaluationPlan()
     return _script_plan(evaluation.eval_script.replace("{workdir}", workdir), evaluation.log_parser)
 
 
-def _script_plan(text: str, parser: Parser) -> Plan:
+def _script_plan(text: str, parser: Parser) -> EvaluationPlan:
     prepare, command = split_script(text)
-    return Plan(prepare, command, _replaceable(command, parser), parser)
+    return EvaluationPlan(prepare, command, _find_replaceable(command, parser), parser)
 
 
 def split_script(text: str) -> tuple[str, str]:
@@ -94,7 +94,7 @@ def split_script(text: str) -> tuple[str, str]:
     return text[:line], text[line:].strip()
 
 
-def _replaceable(command: str, parser: Parser) -> RunnerCall | None:
+def _find_replaceable(command: str, parser: Parser) -> RunnerCall | None:
     """The runner call that the reporter can replace, if it can name tests as the parser does."""
     runner = runner_of(parser)
     if runner == "pytest":
@@ -109,7 +109,7 @@ def _replaceable(command: str, parser: Parser) -> RunnerCall | None:
     return RunnerCall(module="unittest", before=f"{before}{python}", after=after)
 
 
-def between_marks(log: str) -> str:
+def cut_to_marks(log: str) -> str:
     """Return the part of a log from the first start mark to the last end mark, or all of it if a mark is missing."""
     start, end = log.find(START_TEXT), log.rfind(END_TEXT)
     return log if start == -1 or end < start else log[start + len(START_TEXT) : end]

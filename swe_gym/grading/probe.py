@@ -18,15 +18,15 @@ from ..cache import cache_folder
 from ..errors import FileError, GradingError, SandboxError
 from ..guests import PARSING
 from ..sandboxes import Sandbox
-from ..tasks.record import digest
+from ..tasks import digest
 from ..types import Frozen, Task, TestStatus
 from .base import Grader
-from .counter import CounterPlan, Row
+from .counter import CounterPlan, CounterText
 from .counter.results import are_alike
-from .counter.singles import noting, singles
+from .counter.singles import find_singles, noting
 from .matching import match_tests
 from .patch import Patch
-from .reporter import Played, TwinGroup, TwinOrder, make_folder
+from .reporter import PlayedText, TwinGroup, TwinOrder, make_folder
 from .staging import Stage
 
 FORMAT = 1
@@ -109,7 +109,7 @@ def probe(task: Task, plan: CounterPlan, grader: Grader, stage: Stage, timeout: 
     with stage.open_fresh() as fresh:
         ready = stage.prepare(Patch(), fresh)
         folder = make_folder(fresh)
-        singles = [tuple(_singles(plan, number, f"{folder}/{number}")) for number in numbers]
+        singles = [tuple(_draw_singles(plan, number, f"{folder}/{number}")) for number in numbers]
         ready = replace(ready, twins=_order(plan, numbers, singles), timeout=timeout)
         try:
             twins = grader.run(ready, fresh).twins
@@ -139,17 +139,17 @@ def _order(plan: CounterPlan, numbers: Sequence[int], singles: Sequence[Sequence
     )
 
 
-def _singles(plan: CounterPlan, number: int, notes: str) -> Iterator[_Single]:
+def _draw_singles(plan: CounterPlan, number: int, notes: str) -> Iterator[_Single]:
     """Yield the original and the singles of a group. Of functions that call each other, one is changed at a time."""
     places = plan.groups[number].places
-    yield _Single(None, tuple(plan.snippets(number, Row(((),) * len(places)))))
+    yield _Single(None, tuple(plan.snippets(number, CounterText(((),) * len(places)))))
     for changed, place in enumerate(places):
         source = plan.sources[place.path]
         function = source.function(place.names)
-        found = [(*single, False) for single in singles(function, source)]
+        found = [(*single, False) for single in find_singles(function, source)]
         found += [(*single, True) for single in noting(function, source, notes)]
         for line, edits, is_noting in found:
-            row = Row(tuple(edits if other == changed else () for other in range(len(places))))
+            row = CounterText(tuple(edits if other == changed else () for other in range(len(places))))
             texts = tuple(plan.snippets(number, row))
             if all(map(_parses, texts)):
                 yield _Single(line, texts, is_noting)
@@ -178,7 +178,9 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _passing(tests: Sequence[str], found: Sequence[_Single], ends: Mapping[int, Played]) -> dict[str, tuple[int, ...]]:
+def _passing(
+    tests: Sequence[str], found: Sequence[_Single], ends: Mapping[int, PlayedText]
+) -> dict[str, tuple[int, ...]]:
     """Return the lines of the singles that passed, for each test; none if no test needs work."""
     lines: dict[str, set[int | None]] = {test: set() for test in tests}
     for number, end in ends.items():

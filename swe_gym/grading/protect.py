@@ -55,7 +55,7 @@ class Protection:
         self._globs = tuple(glob.rstrip("/") for glob in oracle.test_paths)
         self._hidden = hidden_files(oracle)
         command = _test_command(oracle)
-        named = set(_named_tests(oracle))
+        named = set(_find_named_tests(oracle))
         self._named = _words(command) | {path for path, whole in named if whole}
         self._modules = {path for path, whole in named if not whole}
         folders = {_folder(path) for path in self._hidden | self._named} | {_literal_part(glob) for glob in self._globs}
@@ -188,7 +188,7 @@ def hidden_files(oracle: Oracle) -> set[str]:
     return {posixpath.normpath(path) for path in (*oracle.test_files, *touched_files(oracle.test_patch))}
 
 
-def _named_tests(oracle: Oracle) -> Iterator[tuple[str, bool]]:
+def _find_named_tests(oracle: Oracle) -> Iterator[tuple[str, bool]]:
     """The paths that required test ids name, and whether each is whole or only the end of a path.
 
     A doctest's file, whose id has a dot in the name, is product.
@@ -237,11 +237,11 @@ def _import_roots(task: Task, command: str) -> set[str]:
     found = {*re.findall(r"\bcd[ \t]+([^\s;&|]+)", command), *map(posixpath.dirname, SCRIPT.findall(command))}
     runner = parse_command(command)
     if runner is not None and runner.module == "unittest":
-        found.add(_discovered(runner.after))
+        found.add(_find_discovered(runner.after))
     return {_inside(folder, task) for folder in found}
 
 
-def _discovered(arguments: str) -> str:
+def _find_discovered(arguments: str) -> str:
     """The top-level folder of `python -m unittest` with these arguments."""
     words = re.split(r"[;&|\n]", arguments, maxsplit=1)[0].split()
     if "discover" not in words:

@@ -86,7 +86,7 @@ class TwinOrder(Frozen):
         ).encode()
 
 
-class Played(Frozen):
+class PlayedText(Frozen):
     """The end of one text of a group, played by a twin.
 
     Attributes:
@@ -113,13 +113,13 @@ class TwinEnd(Frozen):
     ends: dict[str, TestStatus] = {}
     error: str = ""
 
-    def report(self) -> Report:
+    def report(self) -> SignedReport:
         """Return the ends as a report of their own."""
         bad: dict[str, TestStatus] = {test: end for test, end in self.ends.items() if end is not TestStatus.PASSED}
-        return Report(tests={test: (end,) for test, end in self.ends.items()}, groups=bad)
+        return SignedReport(tests={test: (end,) for test, end in self.ends.items()}, groups=bad)
 
 
-class Report(Frozen):
+class SignedReport(Frozen):
     """The signed lines of one test run.
 
     Attributes:
@@ -156,15 +156,15 @@ class Report(Frozen):
         ]
         return next(iter([*bad, *group, *ends]), TestStatus.MISSING)
 
-    def played(self, statuses: Callable[[Report], dict[str, TestStatus]]) -> dict[int, dict[int, Played]]:
+    def played(self, statuses: Callable[[SignedReport], dict[str, TestStatus]]) -> dict[int, dict[int, PlayedText]]:
         """Return how twins ended: number of a group -> number of a text -> its end.
 
         Args:
             statuses: Returns the status of each test of a report, by the name that the task gives it.
         """
-        found: dict[int, dict[int, Played]] = {}
+        found: dict[int, dict[int, PlayedText]] = {}
         for twin in self.twins:
-            ends = Played(statuses=statuses(twin.report()), error=twin.error)
+            ends = PlayedText(statuses=statuses(twin.report()), error=twin.error)
             found.setdefault(twin.group, {})[twin.text] = ends
         return found
 
@@ -188,7 +188,7 @@ def timeout_reason(timeout: float) -> str:
 
 def run_reporter(
     call: RunnerCall, sandbox: Sandbox, timeout: float, options: Sequence[str] = (), twins: TwinOrder | None = None
-) -> tuple[Report, ExecResult]:
+) -> tuple[SignedReport, ExecResult]:
     """Run a test command with the reporter in place of its runner.
 
     Args:
@@ -220,7 +220,7 @@ def run_reporter(
         merge=True,
     )
     if result.timed_out:  # only what twins said counts: a guess that failed is not repeated
-        return Report(twins=_twins_so_far(sandbox, f"{folder}/report", key)), result
+        return SignedReport(twins=_twins_so_far(sandbox, f"{folder}/report", key)), result
     report = read_report(_read(sandbox, f"{folder}/report"), key)
     waits = _read(sandbox, f"{folder}/order") == order  # the keeper deletes it before any code of the work runs
     return report.model_copy(update={"began": not waits}), result
@@ -259,7 +259,7 @@ def _read(sandbox: Sandbox, path: str) -> bytes:
         return b""
 
 
-def read_report(data: bytes, key: bytes) -> Report:
+def read_report(data: bytes, key: bytes) -> SignedReport:
     """Read a report. Lines without the next valid signature, and events of no known form, are ignored."""
     found: JsonObject = {"tests": {}, "groups": {}, "twins": [], "unsettled": {}}
     last = b""
@@ -280,7 +280,7 @@ def read_report(data: bytes, key: bytes) -> Report:
                 RecursionError,
             ):  # code of the work can have the keeper sign nonsense
                 continue
-    return Report.model_validate(found)
+    return SignedReport.model_validate(found)
 
 
 def _add(found: JsonObject, event: JsonMapping) -> None:

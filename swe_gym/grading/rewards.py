@@ -29,7 +29,7 @@ def binary(verdict: Verdict) -> Reward:
 def fraction(verdict: Verdict) -> Reward:
     """The share of fail-to-pass tests that pass; 0 if a test that had to keep passing broke."""
     kept = _share(verdict.pass_to_pass) == 1.0
-    return _reward(fail_to_pass=_started(verdict) if kept else 0.0)
+    return _reward(fail_to_pass=_measure_progress(verdict) if kept else 0.0)
 
 
 @_own_score
@@ -38,7 +38,7 @@ def shaped(verdict: Verdict) -> Reward:
 
     The last part also grows with the share of fail-to-pass tests, so that doing nothing is worth 0.
     """
-    started = _started(verdict)
+    started = _measure_progress(verdict)
     return _reward(
         fail_to_pass=0.3 * started,
         pass_to_pass=0.1 * started * _share(verdict.pass_to_pass),
@@ -46,7 +46,7 @@ def shaped(verdict: Verdict) -> Reward:
     )
 
 
-def _started(verdict: Verdict) -> float:
+def _measure_progress(verdict: Verdict) -> float:
     """The share of fail-to-pass tests that pass; `resolved` if the verdict lists none."""
     return _share(verdict.fail_to_pass) if verdict.fail_to_pass else float(verdict.resolved)
 

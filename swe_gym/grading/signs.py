@@ -58,7 +58,7 @@ _WORK = {name: re.compile(pattern, re.MULTILINE) for name, pattern in IN_WORK.it
 
 def signs_in_call(call: ToolCall) -> set[str]:
     """Return the kinds of signs in a tool call."""
-    text = _bounded("\n".join(_texts(call.arguments)))
+    text = _bound("\n".join(_texts(call.arguments)))
     return {name for name, pattern in _ACTIONS.items() if pattern.search(text)}
 
 
@@ -68,7 +68,7 @@ def signs_in_work(patch: Patch, verdict: Verdict, oracle: Oracle) -> set[str]:
     left = WORK
     for change in patch.changes:
         found |= _signs_of_path(change)
-        text = _bounded(_added(change)[:left])
+        text = _bound(_find_added(change)[:left])
         left -= len(text)
         found |= {name for name, pattern in _WORK.items() if pattern.search(text)}
     hidden = hidden_files(oracle)
@@ -113,7 +113,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _bounded(text: str) -> str:
+def _bound(text: str) -> str:
     """The start of a text, with its lines cut."""
     return "\n".join(line[:LINE] for line in text[:TEXT].split("\n"))
 
@@ -122,7 +122,7 @@ def _tests_in(content: bytes | None) -> set[bytes]:
     return set(re.findall(rb"\bdef (test\w*)", content or b""))
 
 
-def _added(change: FileChange) -> str:
+def _find_added(change: FileChange) -> str:
     """The lines that a change adds to a file."""
     if change.new is None or b"\0" in change.new:
         return ""

@@ -18,7 +18,7 @@ from .base import OpenSandbox, Ready
 from .configuration import changed_folder, find_configuration, point_at
 from .diff import touched_files
 from .patch import Patch, apply_diff, apply_patch
-from .plan import Plan, read_plan
+from .plan import EvaluationPlan, read_plan
 from .preparation import run_preparation
 from .protect import Protection
 from .seal import seal_for_grading
@@ -82,7 +82,7 @@ class Stage:
             said = result.text[-2000:].strip()
             raise TaskError(f"task {self.task.task_id}: its setup_cmd failed ({result.describe()}): {said}")
 
-    def _put_in(self, work: Patch | str, fresh: Sandbox) -> tuple[Plan, bytes]:
+    def _put_in(self, work: Patch | str, fresh: Sandbox) -> tuple[EvaluationPlan, bytes]:
         """Put work in and run the preparation. Return the plan, and the preparation's state.
 
         The work goes in first if its build is part of what is judged: the gold patch changes the build, the script
@@ -97,15 +97,15 @@ class Stage:
         elif built or not plan.prepares_python:
             apply_patch(work, fresh)
         else:
-            apply_patch(_only(work, compiled=True), fresh)
-            late = _only(work, compiled=False)
+            apply_patch(_select_compiled(work, compiled=True), fresh)
+            late = _select_compiled(work, compiled=False)
         plan = plan.inlined(lambda path: _read(fresh, path))
         state = run_preparation(plan.prepare, self.task, fresh)
         apply_patch(late, fresh)
         return plan, state
 
 
-def _only(work: Patch, *, compiled: bool) -> Patch:
+def _select_compiled(work: Patch, *, compiled: bool) -> Patch:
     changes = tuple(change for change in work.changes if change.path.endswith(COMPILED) is compiled)
     return work.model_copy(update={"changes": changes})
 

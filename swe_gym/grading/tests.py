@@ -6,8 +6,8 @@ from ..errors import GradingError
 from ..sandboxes import Sandbox
 from ..types import ExecResult, Task, TestStatus, Verdict
 from .base import Grader, Ready, Results
-from .plan import Plan, read_plan
-from .reporter import Report, TwinOrder, run_reporter
+from .plan import EvaluationPlan, read_plan
+from .reporter import SignedReport, TwinOrder, run_reporter
 
 
 def run_tests(ready: Ready, sandbox: Sandbox) -> Results:
@@ -21,7 +21,7 @@ def run_tests(ready: Ready, sandbox: Sandbox) -> Results:
     required = required_tests(task)
     report, result = _run(task, ready.plan, sandbox, ready.limit, ready.options, ready.twins)
 
-    def statuses(of: Report) -> dict[str, TestStatus]:
+    def statuses(of: SignedReport) -> dict[str, TestStatus]:
         return {test: of.status(test) for test in (*of.tests, *required)}
 
     return Results(
@@ -83,12 +83,12 @@ def find_statuses(task: Task, sandbox: Sandbox) -> dict[str, TestStatus]:
 
 def _run(
     task: Task,
-    plan: Plan,
+    plan: EvaluationPlan,
     sandbox: Sandbox,
     limit: float,
     options: tuple[str, ...] = (),
     twins: TwinOrder | None = None,
-) -> tuple[Report, ExecResult]:
+) -> tuple[SignedReport, ExecResult]:
     call = plan.runner
     if call is None:
         raise GradingError(

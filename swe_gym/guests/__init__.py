@@ -48,12 +48,12 @@ def _collect(path: str, modules: dict[str, str]) -> None:
         if isinstance(node, ast.ImportFrom) and node.level:
             folder = functools.reduce(lambda folder, _: os.path.dirname(folder), range(node.level), path)
             _collect(f"{folder}/{(node.module or '').replace('.', '/')}.py", modules)
-    for start, end in sorted(_left_out(tree, data), reverse=True):
+    for start, end in sorted(_find_left_out(tree, data), reverse=True):
         data = data[:start] + b"\n" * data.count(b"\n", start, end) + data[end:]  # line numbers stay
     modules[path] = data.decode()
 
 
-def _left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
+def _find_left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the spans of a guest that are not sent."""
     import ast
     import itertools

@@ -61,7 +61,7 @@ def hide_memory() -> None:
         pass
 
 
-class Link(object):
+class KeeperLink(object):
     """The session's side: asks the keeper and tells it what happens."""
 
     def __init__(self, asks: int, answers: int) -> None:
@@ -160,24 +160,24 @@ class Keeper(object):
             group["next"] = len(group["texts"])
         return group["plain"] if group["next"] == len(group["texts"]) else None
 
-    def _told(self, event: "dict[str, Any]") -> None:
+    def _take_event(self, event: "dict[str, Any]") -> None:
         """Take an event of the session. Once its runner was imported, nobody believes that there is none."""
         if event["event"] in OF_SESSION and not (self._started and event["event"] == "absent"):
             self._started = self._started or event["event"] == "started"
             self.write(**event)
 
-    def _played(self, number: int, ends: "dict[str, str]", error: str) -> None:
+    def _take_played(self, number: int, ends: "dict[str, str]", error: str) -> None:
         """Take the answer to the text of a group that waits for one."""
         group = self._group(number)
         if not group["waits"]:
             return
         self.write(event="twin", group=number, text=group["next"], ends=ends, error=error)
-        failed = group["next"] == group["original"] and not self._passed(group, ends)
+        failed = group["next"] == group["original"] and not self._may_pass(group, ends)
         self._lost = self._lost or bool(error) or (self._stops and failed)
         group["waits"], group["next"] = False, group["next"] + 1
 
     @staticmethod
-    def _passed(group: "dict[str, Any]", ends: "dict[str, str]") -> bool:
+    def _may_pass(group: "dict[str, Any]", ends: "dict[str, str]") -> bool:
         """Whether no required test is known to have failed. Tests may be listed under other names than they report."""
         required = [ends[test] for test in group["required"] if test in ends]
         return set(required) <= {PASSED} and PASSED in ends.values()
@@ -207,9 +207,9 @@ class Keeper(object):
             if request is None:
                 return bool(select.select([asked], [], [], 0)[0]) and bool(os.read(asked, 1))
             if "event" in request:
-                self._told(request["event"])
+                self._take_event(request["event"])
             elif "played" in request:
-                self._played(request["played"], request["ends"], request["error"])
+                self._take_played(request["played"], request["ends"], request["error"])
             else:
                 send(answers, {"nonce": request["nonce"], "answer": self._answer(request)})
         except Exception:  # noqa: BLE001  nonsense, which code of the work wrote
@@ -225,7 +225,7 @@ def end_as(status: int) -> "NoReturn":
     os._exit(os.WEXITSTATUS(status))
 
 
-def split(folder: str) -> "tuple[Link, dict[str, Any]]":
+def split(folder: str) -> "tuple[KeeperLink, dict[str, Any]]":
     """Fork. The keeper stays here and does not return; the session gets its link and what it may know of the order."""
     sys.stdout.flush(), sys.stderr.flush()
     asked, asks = os.pipe()
@@ -237,7 +237,7 @@ def split(folder: str) -> "tuple[Link, dict[str, Any]]":
         keep(folder, session, asked, answers)
     os.close(asked)
     os.close(answers)
-    link = Link(asks, hears)
+    link = KeeperLink(asks, hears)
     known = link.wait()
     if known is None:
         sys.exit("the reporter has no order: a test command may run the tests only once")

@@ -191,7 +191,7 @@ def make_player(ends: "Ends") -> object:
     members: dict[Any, list[pytest.Item]] = {}
     early: dict[Any, list[int]] = {}
 
-    class Player(object):
+    class TwinPlayer(object):
         @pytest.hookimpl(tryfirst=True)
         def pytest_cmdline_main(self, config: "pytest.Config") -> None:
             if getattr(config.option, "numprocesses", None):  # twins are forks of the one test process
@@ -216,7 +216,7 @@ def make_player(ends: "Ends") -> object:
                 TWINS.play(number, functools.partial(play_items, members[number], ends))
             yield
 
-    return Player()
+    return TwinPlayer()
 
 
 def prepare(emit: "Emit", path: "ImportPath") -> "Callable[[], object]":

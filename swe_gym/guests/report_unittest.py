@@ -244,10 +244,10 @@ def prepare(emit: "Emit", path: "ImportPath") -> "Callable[[], object]":
     if TWINS:
         Players(own_id).hook()
 
-    class Runner(unittest.TextTestRunner):
+    class ReportingRunner(unittest.TextTestRunner):
         resultclass = make_result_class(emit, own_id)
 
-    return lambda: unittest.main(module=None, testRunner=Runner)
+    return lambda: unittest.main(module=None, testRunner=ReportingRunner)
 
 
 def prepare_script(emit: "Emit", path: "ImportPath") -> "Callable[[], object]":

@@ -51,7 +51,7 @@ def restore() -> None:
             shutil.copy(source, path)
 
 
-class Results:
+class PassedTests:
     """Test -> whether it passed, written after the run."""
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class Results:
             json.dump(self.passed, file)
 
 
-def run_unittest(arguments: "list[str]", results: Results) -> int:
-    class Recorder(unittest.TextTestResult):
+def run_unittest(arguments: "list[str]", results: PassedTests) -> int:
+    class UnittestRecorder(unittest.TextTestResult):
         def addSuccess(self, test: unittest.TestCase) -> None:
             super().addSuccess(test)
             results.add(test.id(), True)
@@ -78,30 +78,30 @@ def run_unittest(arguments: "list[str]", results: Results) -> int:
             if test in ends or test in self.unexpectedSuccesses:
                 results.add(test.id(), False)
 
-    class Runner(unittest.TextTestRunner):
-        resultclass = Recorder  # type: ignore[assignment]
+    class RecordingRunner(unittest.TextTestRunner):
+        resultclass = UnittestRecorder  # type: ignore[assignment]
 
     argv = ["python -m unittest", *arguments]
-    done = unittest.main(module=None, argv=argv, testRunner=Runner, exit=False)
+    done = unittest.main(module=None, argv=argv, testRunner=RecordingRunner, exit=False)
     return 0 if done.result.wasSuccessful() else 1
 
 
-def run_pytest(arguments: "list[str]", results: Results) -> int:
+def run_pytest(arguments: "list[str]", results: PassedTests) -> int:
     import pytest
 
-    class Recorder:
+    class PytestRecorder:
         def pytest_runtest_logreport(self, report: "pytest.TestReport") -> None:
             bad = not report.passed or hasattr(report, "wasxfail")
             if bad or report.when == "call":
                 results.add(report.nodeid, not bad)
 
-    return int(pytest.main(arguments, plugins=[Recorder()]))
+    return int(pytest.main(arguments, plugins=[PytestRecorder()]))
 
 
 def run(arguments: "list[str]") -> int:
     sys.path[0] = os.getcwd()  # as `python -m` does
     sys.argv = arguments
-    results = Results()
+    results = PassedTests()
     try:
         runner = run_pytest if arguments[0] == "pytest" else run_unittest
         return runner(arguments[1:], results)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 
-from ..envs.sources import shared_source
+from ..envs import shared_source
 from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
 from ..sandboxes import WarmPool
 from ..trajectories.run_folder import EpisodeKey
@@ -19,11 +19,11 @@ from ..types import JsonObject, Verdict
 from .budget import Budget
 from .episode import make_episode
 from .hosted import HostedPolicy, answer_for
-from .losses import charged, lost_by_policy, lost_in_a_call
+from .losses import charge, lost_by_policy, lost_in_a_call
 from .plan import Plan, public
 from .policies import make_players
-from .policy import Episode, EpisodeSettings, Phase, Player, Policy, PolicyFactory, ReportingPolicy
-from .pool import Job, Key, Link
+from .policy import EpisodeSettings, Phase, Player, Policy, PolicyFactory, ReportingPolicy, RunningEpisode
+from .pool import DriverLink, Job, Key
 from .progress import Failure
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class EpisodeJob(Job[Key]):
         self._budget = budget or Budget()
         self._losses = [] if losses is None else losses
         self._warm = warm
-        self._episode: Episode | None = None
+        self._episode: RunningEpisode | None = None
 
     def prepare(self) -> None:
         """Begin to start the sandbox. An error is left to `run`, which meets it again."""
@@ -115,7 +115,7 @@ class EpisodeJob(Job[Key]):
     def _decide(self, record: Trajectory, failure: Failure | None) -> None:
         """Set `record` and `failure`: a loss that repeats an earlier one counts, with reward 0."""
         if failure is None:
-            self.record = self._signed(record)
+            self.record = self._sign(record)
             return
         self.failure = self.cancellation() if self.cancelled else failure
         self.record = self.failed_record(record, self.failure)
@@ -125,7 +125,7 @@ class EpisodeJob(Job[Key]):
             return
         if lost_by_policy(self.record, self._losses):
             logger.warning("the same actions lost the sandbox twice: reward 0")
-            self.record, self.failure = charged(self.record), None
+            self.record, self.failure = charge(self.record), None
         else:
             self._losses.append(self.record)
 
@@ -208,7 +208,7 @@ class EpisodeJob(Job[Key]):
 
     def failed_record(self, record: Trajectory, failure: Failure) -> Trajectory:
         """Return the record of a try that does not count."""
-        return self._signed(
+        return self._sign(
             record,
             outcome="running" if self.cancelled else "infra_failed",
             reason=failure.name,
@@ -218,7 +218,7 @@ class EpisodeJob(Job[Key]):
             reward=0.0,
         )
 
-    def _signed(self, record: Trajectory, **changes: object) -> Trajectory:
+    def _sign(self, record: Trajectory, **changes: object) -> Trajectory:
         return record.model_copy(update={"tries": self.number, "seed": self._seed, **changes})
 
     def _begin(self, beginning: Trajectory) -> None:  # noqa: ARG002  a subclass keeps it
@@ -254,7 +254,7 @@ class TryWork(NamedTuple):
     losses: tuple[Trajectory, ...]
     hosted: bool
 
-    def make(self, link: Link) -> "Try":
+    def make(self, link: DriverLink) -> "Try":
         """Make the try on a node, whose tries share the task source and the factory of policies."""
         plan, factory, _source = link.once(self.plan, self._open)
         make = factory or _HostedPolicies(link)
@@ -272,7 +272,7 @@ class TryWork(NamedTuple):
 class _HostedPolicies(NamedTuple):
     """A factory of policies at the driver."""
 
-    link: Link
+    link: DriverLink
 
     def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> Policy:  # noqa: ARG002  the driver's
         return HostedPolicy(self.link)
@@ -283,7 +283,7 @@ class _HostedPolicies(NamedTuple):
 class _Stream:
     """Sends the beginning and the turns of a try to the driver."""
 
-    def __init__(self, link: Link, beginning: Trajectory) -> None:
+    def __init__(self, link: DriverLink, beginning: Trajectory) -> None:
         self._link = link
         link.emit(("begin", beginning))
 
@@ -408,12 +408,12 @@ class Try(EpisodeJob[EpisodeKey]):
 
     def _decide(self, record: Trajectory, failure: Failure | None) -> None:
         if failure is None:
-            record = record.model_copy(update={"verdict": _bounded(self._env.unwrapped.verdict)})
+            record = record.model_copy(update={"verdict": _shorten_dropped(self._env.unwrapped.verdict)})
         super()._decide(record, failure)
 
     def _begin(self, beginning: Trajectory) -> None:
         super()._begin(beginning)
-        self._file = self._start_file(self._signed(beginning))
+        self._file = self._start_file(self._sign(beginning))
 
     def _add_turn(self, turn: Turn) -> None:
         super()._add_turn(turn)
@@ -421,9 +421,9 @@ class Try(EpisodeJob[EpisodeKey]):
         if self._file is not None:
             self._file.add(turn)
 
-    def _signed(self, record: Trajectory, **changes: object) -> Trajectory:
+    def _sign(self, record: Trajectory, **changes: object) -> Trajectory:
         """Return the record with everything that only the run knows."""
-        return super()._signed(
+        return super()._sign(
             record,
             attempt=self.key.attempt,
             config_hash=self.key.config_hash,
@@ -439,7 +439,7 @@ def _public(policy: PolicyInfo) -> PolicyInfo:
     return policy.model_copy(update={"sampling": public(policy.sampling), "options": public(policy.options)})
 
 
-def _bounded(verdict: Verdict | None) -> Verdict | None:
+def _shorten_dropped(verdict: Verdict | None) -> Verdict | None:
     """Shorten a verdict's list of dropped files, whose length the policy controls."""
     if verdict is None or len(verdict.dropped) <= MAX_DROPPED:
         return verdict

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from ..envs.sources import shared_source
+from ..envs import shared_source
 from ..errors import SweGymError, UsageError
 from ..sandboxes import WarmPool, load_backend
 from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
@@ -285,7 +285,7 @@ class _Engine:
         with self._hearing_signals(), self._pool as pool:
             self._stop_if_spent()
             for one in pool.run(() if pool.stopping else self._left, raising=False):
-                self._guarded(lambda one=one: self._write(one))  # type: ignore[misc]  # a default binds the loop's try
+                self._guard(lambda one=one: self._write(one))  # type: ignore[misc]  # a default binds the loop's try
             progress = self._report()  # before the pool is closed, which stops it
         if self._error is not None:
             raise self._error
@@ -303,7 +303,7 @@ class _Engine:
         start_file, how = self._folder.start, self._how
         return Try(self._plan, run, key, number, self._factory, start_file, losses, how.warm, hosted=how.hosted)
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _guard(self, work: Callable[[], object]) -> None:
         """Do something whose failure ends the run. The error is raised when nothing runs any more."""
         try:
             work()
@@ -351,7 +351,7 @@ class _Engine:
             self._factory.close()
         self._stop_if_spent()
         if time.monotonic() - self._reported >= REPORT_EVERY:
-            self._guarded(self._report)
+            self._guard(self._report)
 
     def _report(self) -> Progress:
         self._reported = time.monotonic()

@@ -4,18 +4,18 @@ import time
 
 import gymnasium
 
-from ..envs.tool_env import ToolEnv
+from ..envs import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..logs import log_as
 from ..spaces import Info
 from ..trajectories.trajectory import Trajectory, Usage
 from ..types import JsonObject
-from ..wrappers.record_trajectory import RecordTrajectory
+from ..wrappers import RecordTrajectory
 from .budget import Budget
-from .policy import Episode, EpisodeSettings, Phase, Player, Policy, PolicyReport, ReportingPolicy
+from .policy import EpisodeSettings, Phase, Player, Policy, PolicyReport, ReportingPolicy, RunningEpisode
 
 
-def make_episode(env: gymnasium.Env[str, str], policy: Policy | Player, settings: EpisodeSettings) -> Episode:
+def make_episode(env: gymnasium.Env[str, str], policy: Policy | Player, settings: EpisodeSettings) -> RunningEpisode:
     """Return the episode of a policy or a player."""
     return policy.episode(env, settings) if isinstance(policy, Player) else LiveEpisode(env, policy, settings)
 

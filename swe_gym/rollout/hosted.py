@@ -5,10 +5,10 @@ from typing import NamedTuple
 from ..errors import PolicyError
 from ..spaces import Info
 from .policy import Policy, PolicyReport, ReportingPolicy
-from .pool import Link
+from .pool import DriverLink
 
 
-class Reply(NamedTuple):
+class ActionReply(NamedTuple):
     """The answer to an observation.
 
     Attributes:
@@ -22,7 +22,7 @@ class Reply(NamedTuple):
     error: PolicyError | None = None
 
 
-def answer_for(policy: Policy | None, observation: str) -> Reply:
+def answer_for(policy: Policy | None, observation: str) -> ActionReply:
     """Ask a policy for an action, at the driver. Errors other than `PolicyError` are raised."""
     assert policy is not None
     action, error = "", None
@@ -31,7 +31,7 @@ def answer_for(policy: Policy | None, observation: str) -> Reply:
     except PolicyError as raised:
         error = raised
     whole = policy.report() if isinstance(policy, ReportingPolicy) else PolicyReport()
-    return Reply(action, PolicyReport(policy=whole.policy, usage=whole.usage), error)
+    return ActionReply(action, PolicyReport(policy=whole.policy, usage=whole.usage), error)
 
 
 class HostedPolicy:
@@ -41,7 +41,7 @@ class HostedPolicy:
         link: The connection of the episode.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: DriverLink) -> None:
         self._link = link
         self._report = PolicyReport()
 
@@ -55,7 +55,7 @@ class HostedPolicy:
         Raises:
             PolicyError: The policy raised it, or the episode was cancelled.
         """
-        reply: Reply = self._link.ask(("act", observation))
+        reply: ActionReply = self._link.ask(("act", observation))
         self._report = reply.report
         if reply.error is not None:
             raise reply.error

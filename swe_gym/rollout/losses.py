@@ -35,7 +35,7 @@ def _actions(record: Trajectory) -> list[str]:
     return [_ID.sub("", turn.action) for turn in record.turns]
 
 
-def charged(record: Trajectory) -> Trajectory:
+def charge(record: Trajectory) -> Trajectory:
     """Return the record of a lost sandbox as one that counts, with reward 0 and the limit "sandbox_lost"."""
     info = {**record.info, "outcome": "agent_limit", "limit": LIMIT, "reward_valid": True}
     last = record.turns[-1].model_copy(update={"info": info})

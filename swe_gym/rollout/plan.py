@@ -7,7 +7,7 @@ import re
 
 from pydantic import Field
 
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import UsageError, unknown_name
 from ..trajectories.run_folder import EpisodeKey
 from ..types import Frozen, Json, JsonObject

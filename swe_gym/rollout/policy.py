@@ -77,7 +77,7 @@ class EpisodeSettings(NamedTuple):
     on_turn: Callable[[Turn], None] | None = None
 
 
-class Episode(Protocol):
+class RunningEpisode(Protocol):
     """A running episode, and its record so far.
 
     Attributes:
@@ -100,7 +100,7 @@ class Episode(Protocol):
 class Player(Protocol):
     """A policy that plays whole episodes itself, such as an agent with tools of its own."""
 
-    def episode(self, env: gymnasium.Env[str, str], settings: EpisodeSettings) -> Episode:
+    def episode(self, env: gymnasium.Env[str, str], settings: EpisodeSettings) -> RunningEpisode:
         """Return the episode that it plays. Nothing starts."""
         ...
 

@@ -43,7 +43,7 @@ class NodeLost(SweGymError):
         self.reason, self.blamed = reason, blamed
 
 
-class Link(Protocol):
+class DriverLink(Protocol):
     """The connection of a job on a node with its twin at the driver."""
 
     def emit(self, event: object) -> None:
@@ -67,7 +67,7 @@ class Link(Protocol):
 class Work(Protocol):
     """A job as picklable data, for a node."""
 
-    def make(self, link: Link) -> "Job[Any]":
+    def make(self, link: DriverLink) -> "Job[Any]":
         """Make the job on the node."""
         ...
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import UsageError
 from ..trajectories.trajectory import CUT, Trajectory, Turn, shortened_like
 from ..types import Frozen, Json, JsonObject
@@ -82,12 +82,12 @@ def replay(
         config |= {"backend": backend, "sandbox_options": sandbox_options or {}}
     with contextlib.closing(SweEnv(**config)) as env:
         pairs = itertools.chain.from_iterable(
-            _differing(turn, old, new, patterns) for turn, old, new in _played(env, trajectory)
+            _differing(turn, old, new, patterns) for turn, old, new in _compare_turns(env, trajectory)
         )
         return next(pairs, None)
 
 
-def _played(env: SweEnv, trajectory: Trajectory) -> Iterator[tuple[int, JsonObject, JsonObject]]:
+def _compare_turns(env: SweEnv, trajectory: Trajectory) -> Iterator[tuple[int, JsonObject, JsonObject]]:
     """Yield the number of each turn, its recorded facts and its replayed facts."""
     observation, info = env.reset(seed=trajectory.seed, options={"task_id": trajectory.task_id})
     yield 0, {"observation": trajectory.observation}, {"observation": observation}
@@ -98,17 +98,17 @@ def _played(env: SweEnv, trajectory: Trajectory) -> Iterator[tuple[int, JsonObje
             _, reward, terminated, truncated, info = env.end(turn.info["limit"])
         observation = shortened_like(observation, turn.observation)
         now = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
-        yield number, _facts(turn), now | _flat(info)
+        yield number, _facts(turn), now | _flatten_info(info)
         if over:
             return
 
 
 def _facts(turn: Turn) -> JsonObject:
     facts = {name: getattr(turn, name) for name in ("observation", "reward", "terminated", "truncated")}
-    return facts | _flat(turn.info)
+    return facts | _flatten_info(turn.info)
 
 
-def _flat(info: JsonObject) -> JsonObject:
+def _flatten_info(info: JsonObject) -> JsonObject:
     return {f"info.{name}": value for name, value in info.items()}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import gymnasium
 
-from ..envs.tool_env import ToolEnv
+from ..envs import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..spaces import Info
 from ..trajectories.trajectory import PolicyInfo, Segment, Usage
@@ -198,7 +198,7 @@ class ChatTemplate:
         return text
 
 
-class Conversation:
+class TokenConversation:
     """One episode's conversation as tokens.
 
     Args:
@@ -337,7 +337,7 @@ class TokenPolicy:
             sampling={"temperature": temperature, "max_tokens": max_tokens, "seed": seed},
             options={"max_context": max_context, "append_only": append_only},
         )
-        self._conversation: Conversation | None = None
+        self._conversation: TokenConversation | None = None
         self._usage = Usage()
         self._turn = 0
 
@@ -366,9 +366,9 @@ class TokenPolicy:
         self._usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.token_ids), calls=1)
         return conversation.answer(completion, self._temperature)
 
-    def _hear(self, observation: str) -> Conversation:
+    def _hear(self, observation: str) -> TokenConversation:
         if self._conversation is None:
-            self._conversation = Conversation(
+            self._conversation = TokenConversation(
                 self._template, [_system(self._system), _user(observation)], append_only=self._append_only
             )
         else:

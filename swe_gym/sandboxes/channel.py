@@ -34,7 +34,7 @@ ENDS = {
 
 
 class ByteStream(Protocol):
-    """Both directions of a runner's standard streams, which a backend passes to `Channel`."""
+    """Both directions of a runner's standard streams, which a backend passes to `RunnerChannel`."""
 
     def read(self, timeout: float) -> bytes:
         """Return some bytes, `b""` at the end. Raises TimeoutError after `timeout` seconds, OSError if broken."""
@@ -127,7 +127,7 @@ def parsing() -> Iterator[None]:
         raise SandboxLost("the runner sent an invalid reply", reason="protocol", detail=repr(error)) from error
 
 
-class Channel:
+class RunnerChannel:
     """Sends requests and waits for their replies, each with its own deadline.
 
     A failure of the stream or a late reply breaks the channel for good: every waiting and every later request raises

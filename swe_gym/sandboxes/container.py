@@ -156,7 +156,7 @@ class ContainerSandbox(RunnerSandbox):
     def _bring_mounts(self, deadline: float) -> None:
         """Copy the folders of `spec.mounts`, compressed."""
         for place, folder in self.spec.mounts.items():
-            archive = compressed(Path(folder), deadline).read_bytes()
+            archive = compress_folder(Path(folder), deadline).read_bytes()
             self._request("put_tar", archive, timeout=deadline - time.monotonic(), path=place)
 
     def _request(
@@ -165,11 +165,11 @@ class ContainerSandbox(RunnerSandbox):
         try:
             return super()._request(op, payload, timeout=timeout, path=path, **fields)
         except SandboxLost as loss:
-            loss = self._explained(loss)
+            loss = self._explain_loss(loss)
             log.warning("sandbox %s was lost during %s (%s): %s", self.id, op, loss.reason, loss)
             raise loss from None
 
-    def _explained(self, loss: SandboxLost) -> SandboxLost:
+    def _explain_loss(self, loss: SandboxLost) -> SandboxLost:
         """Return the loss with what the backend knows about its cause."""
         return loss
 
@@ -243,7 +243,7 @@ def pack(folder: Path) -> bytes:
     return buffer.getvalue()
 
 
-def compressed(folder: Path, deadline: float) -> Path:
+def compress_folder(folder: Path, deadline: float) -> Path:
     """Return the archive of an immutable folder, compressed once and kept in the cache."""
 
     def build(entry: Path) -> None:

@@ -45,10 +45,10 @@ from ..errors import (
 )
 from ..types import Capabilities, ExecResult, FileEntry, Frozen
 from .base import Pty, Sandbox
-from .channel import Channel
+from .channel import RunnerChannel
 from .fake_forward import start_runner
 from .forward import Forward, Handler
-from .runner_forward import Forwards
+from .runner_forward import SandboxForwards
 from .spec import SandboxSpec, parse_options
 
 Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar", "end_processes", "forward"]
@@ -172,7 +172,7 @@ class FakeOptions(Frozen):
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """One call that reached the sandbox.
 
     Attributes:
@@ -215,12 +215,12 @@ class FakeSandbox(Sandbox):
         spec = spec or SandboxSpec()
         super().__init__(spec)
         self.script = parse_options(FakeOptions, {**spec.options, **options}, self.name)
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self.stalled = threading.Event()
         self._files = {self.resolve(path): _File(data) for path, data in self.script.files.items()}
         self._changed = threading.Condition()
         self._stopping = False
-        self._runner: tuple[Channel, Forwards] | None = None
+        self._runner: tuple[RunnerChannel, SandboxForwards] | None = None
         self._releases = 0
         self._fault_counts: Counter[int] = Counter()
         self._reply_counts: Counter[int] = Counter()
@@ -257,7 +257,7 @@ class FakeSandbox(Sandbox):
     def _record(self, at: Operation, target: str, *, deadline: float, **arguments: object) -> Fault | None:
         """Record a call and carry out its fault; return the fault if it truncates, which the caller does."""
         with self._changed:
-            self.calls.append(Call(at, target, arguments))
+            self.calls.append(RecordedCall(at, target, arguments))
             fault = self._due(at, target)
         if fault is None or fault.truncate is not None:
             return fault

@@ -5,16 +5,16 @@ import socket
 import threading
 
 from ..guests.runner import forwards, loop
-from .channel import Channel, SocketStream
-from .runner_forward import Forwards
+from .channel import RunnerChannel, SocketStream
+from .runner_forward import SandboxForwards
 
 
-def start_runner(name: str) -> tuple[Channel, Forwards]:
+def start_runner(name: str) -> tuple[RunnerChannel, SandboxForwards]:
     """Run the part of the runner that forwards ports in a thread, until the channel is closed."""
     ours, theirs = socket.socketpair()
     threading.Thread(target=serve, args=[theirs], name=f"runner of {name}", daemon=True).start()
-    channel = Channel(SocketStream(ours))
-    return channel, Forwards(channel, name)
+    channel = RunnerChannel(SocketStream(ours))
+    return channel, SandboxForwards(channel, name)
 
 
 def serve(stream: socket.socket) -> None:

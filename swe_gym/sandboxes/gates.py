@@ -56,9 +56,9 @@ def _place(name: str, places: int, deadline: float, cancelled: threading.Event) 
     folder = os.path.join(cache_folder(), "gates")
     os.makedirs(folder, exist_ok=True)
     pause = SHORTEST_PAUSE
-    while (held := _free_place(folder, name, places)) is None:
+    while (held := _find_free_place(folder, name, places)) is None:
         _check(name, places, deadline, cancelled)
-        sleep(jittered(pause, 0.5, 1.5), cancelled)  # file locks cannot be waited for with a deadline
+        sleep(add_jitter(pause, 0.5, 1.5), cancelled)  # file locks cannot be waited for with a deadline
         pause = min(LONGEST_PAUSE, 1.5 * pause)
     owner = os.getpid()
     try:
@@ -69,7 +69,7 @@ def _place(name: str, places: int, deadline: float, cancelled: threading.Event) 
         os.close(held)
 
 
-def _free_place(folder: str, name: str, places: int) -> int | None:
+def _find_free_place(folder: str, name: str, places: int) -> int | None:
     for place in SystemRandom().sample(range(places), places):
         fd = os.open(os.path.join(folder, f"{name}.{place}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -118,7 +118,7 @@ def sleep(seconds: float, cancelled: threading.Event) -> None:
         raise SandboxClosed("the sandbox was closed while it waited")
 
 
-def jittered(seconds: float, least: float = 0.5, most: float = 1.0) -> float:
+def add_jitter(seconds: float, least: float = 0.5, most: float = 1.0) -> float:
     """Return `seconds` times a random factor from `least` to `most`, so that clients do not retry all at once.
 
     It is drawn by the system: a program that seeds `random` draws the same numbers with any backend.

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from ..errors import ConnectionEnded, ConnectionTimeout, SandboxError, SweGymError, Unsupported, UsageError
 from ..guests.protocol import PIECE, WINDOW, ProtocolError
 from ..types import JsonObject
-from .channel import LONGEST_WAIT, Channel, parsing
+from .channel import LONGEST_WAIT, RunnerChannel, parsing
 from .forward import Handler, start_handler
 
 FRAME_TIMEOUT = 60.0
 """Seconds in which a runner must receive a frame and answer it; else the sandbox is lost."""
 
 
-class Forwards:
+class SandboxForwards:
     """The forwarded ports of a sandbox.
 
     Args:
@@ -29,7 +29,7 @@ class Forwards:
         name: Name of the sandbox, for logs.
     """
 
-    def __init__(self, channel: Channel, name: str) -> None:
+    def __init__(self, channel: RunnerChannel, name: str) -> None:
         self._channel = channel
         self._name = name
         channel.on_event = self._on_event
@@ -82,7 +82,7 @@ class RunnerForward:
         end: Why the port is closed; None while it is open.
     """
 
-    def __init__(self, channel: Channel, number: int, handler: Handler, limit: int) -> None:
+    def __init__(self, channel: RunnerChannel, number: int, handler: Handler, limit: int) -> None:
         self.handler = handler
         self.limit = limit
         self.port = 0
@@ -150,7 +150,7 @@ class RunnerConnection:
     It holds at most `WINDOW` bytes that the handler has not received, and the runner as many that the client has not.
     """
 
-    def __init__(self, channel: Channel, number: int, forget: Callable[[], None]) -> None:
+    def __init__(self, channel: RunnerChannel, number: int, forget: Callable[[], None]) -> None:
         self._channel = channel
         self._number = number
         self._forget = forget

@@ -11,9 +11,9 @@ from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxClos
 from ..guests import bundle
 from ..types import ExecResult, FileEntry, Json, JsonObject
 from .base import Pty, Sandbox
-from .channel import ByteStream, Channel, parsing
+from .channel import ByteStream, RunnerChannel, parsing
 from .forward import Forward, Handler
-from .runner_forward import Forwards
+from .runner_forward import SandboxForwards
 from .spec import SandboxSpec
 
 FILE_ERRORS: Mapping[str, type[FileError]] = {
@@ -39,8 +39,8 @@ class RunnerSandbox(Sandbox):
 
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
-        self._channel: Channel | None = None
-        self._forwards: Forwards | None = None
+        self._channel: RunnerChannel | None = None
+        self._forwards: SandboxForwards | None = None
         self._unprotected = ""
 
     # --- what a backend writes ----------------------------------------------------------------------------
@@ -69,8 +69,8 @@ class RunnerSandbox(Sandbox):
 
     def _start(self, deadline: float) -> None:
         stream = self._connect(deadline)
-        self._channel = Channel(stream)
-        self._forwards = Forwards(self._channel, f"sandbox {self.id}")
+        self._channel = RunnerChannel(stream)
+        self._forwards = SandboxForwards(self._channel, f"sandbox {self.id}")
         if self.closed:  # closed meanwhile, before there was a channel to close
             self._channel.close()
         try:

@@ -98,7 +98,7 @@ def _folder(root: Path, deadline: float, at: str) -> Path:
             continue
         key = digest(str(root), entries)
 
-        def fill(tree: Path, deadline: float, entries: list[_Entry] = entries) -> None:
+        def fill(tree: Path, deadline: float, entries: list[_FileMetadata] = entries) -> None:
             try:
                 _copy(root, entries, tree, deadline)
                 if _scan(root, deadline) != entries:
@@ -270,7 +270,7 @@ class _Changed(Exception):
     """The folder changed while it was copied."""
 
 
-class _Entry(NamedTuple):
+class _FileMetadata(NamedTuple):
     """Metadata of one file, link or folder below the root."""
 
     path: str
@@ -280,9 +280,9 @@ class _Entry(NamedTuple):
     link: str | None = None
 
 
-def _scan(root: Path, deadline: float) -> list[_Entry]:
+def _scan(root: Path, deadline: float) -> list[_FileMetadata]:
     """Return all entries of the workspace, parents first, in a fixed order."""
-    found: list[_Entry] = []
+    found: list[_FileMetadata] = []
     waiting = [""]
     while waiting:
         if time.monotonic() > deadline:
@@ -293,7 +293,7 @@ def _scan(root: Path, deadline: float) -> list[_Entry]:
     return sorted(found)
 
 
-def _list(root: Path, folder: str) -> Iterator[_Entry]:
+def _list(root: Path, folder: str) -> Iterator[_FileMetadata]:
     try:
         with os.scandir(root / folder) as entries:
             for entry in entries:
@@ -303,20 +303,20 @@ def _list(root: Path, folder: str) -> Iterator[_Entry]:
         raise TaskError(f"workspace {root} cannot be read: {error}") from error
 
 
-def _describe(entry: os.DirEntry[str], path: str) -> _Entry | None:
+def _describe(entry: os.DirEntry[str], path: str) -> _FileMetadata | None:
     """Return the entry, or None for a virtual environment, socket, pipe or device."""
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
-        return _Entry(path, status.st_mode, 0, 0, os.readlink(entry.path))
+        return _FileMetadata(path, status.st_mode, 0, 0, os.readlink(entry.path))
     if stat.S_ISDIR(status.st_mode):
         is_venv = os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
-        return None if is_venv else _Entry(path + "/", status.st_mode, 0, 0)
+        return None if is_venv else _FileMetadata(path + "/", status.st_mode, 0, 0)
     if stat.S_ISREG(status.st_mode):
-        return _Entry(path, status.st_mode, status.st_size, status.st_mtime_ns)
+        return _FileMetadata(path, status.st_mode, status.st_size, status.st_mtime_ns)
     return None
 
 
-def _copy(root: Path, entries: list[_Entry], tree: Path, deadline: float) -> None:
+def _copy(root: Path, entries: list[_FileMetadata], tree: Path, deadline: float) -> None:
     for entry in entries:
         if time.monotonic() > deadline:
             raise TimeoutError(f"workspace {root} was not copied in time")

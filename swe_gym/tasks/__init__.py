@@ -6,10 +6,29 @@ from typing import TYPE_CHECKING
 from ..door import load as _load
 from ..errors import UsageError, unknown_name
 from ..registry import Registry, parameters_of
-from .catalog import CATALOG
+from .catalog import CATALOG as CATALOG
 
 if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
     from .base import TaskSource as TaskSource
+    from .catalog import ENV_IDS as ENV_IDS
+    from .choice import changed_lines as changed_lines
+    from .choice import split_by_repository as split_by_repository
+    from .dataset import DatasetSource as DatasetSource
+    from .exporters import TASK_EXPORTERS as TASK_EXPORTERS
+    from .exporters import by_image as by_image
+    from .file import HUB as HUB
+    from .file import FileSource as FileSource
+    from .file import is_place_of_tasks as is_place_of_tasks
+    from .file import write_tasks as write_tasks
+    from .hub import check_hub as check_hub
+    from .hub import push_files as push_files
+    from .local import LocalSource as LocalSource
+    from .micro import expert_calls as expert_calls
+    from .order import ShuffledOrder as ShuffledOrder
+    from .record import TaskRecord as TaskRecord
+    from .record import digest as digest
+    from .record import doubt as doubt
+    from .record import read_records as read_records
 
 else:
 

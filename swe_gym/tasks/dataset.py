@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from ..errors import TaskError, UsageError, wrong_fields
-from ..tables import decoded, plain
+from ..tables import decode_column, to_plain
 from ..types import Json, JsonMapping, JsonObject, Task
 from .base import ListedSource
 from .hub import fetch_dataset
@@ -20,7 +20,7 @@ from .rows import Key, Rows, open_rows
 
 
 def _structure(value: Json, kind: type, empty: Json) -> Json:
-    value = decoded(value)
+    value = decode_column(value)
     if value is not None and not isinstance(value, kind):
         raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
     return empty if value is None else value
@@ -59,17 +59,17 @@ def read_columns(model: type[ColumnsT], row: JsonMapping, place: str) -> Columns
         TaskError: Columns are missing or invalid; the message names place and columns, but never their values.
     """
     try:
-        return model.model_validate(_plain_columns(model, row, place))
+        return model.model_validate(_read_columns(model, row, place))
     except ValidationError as error:
         raise TaskError(f"{place}: {wrong_fields(error)}") from None
 
 
-def _plain_columns(model: type[Columns], row: JsonMapping, place: str) -> JsonObject:
+def _read_columns(model: type[Columns], row: JsonMapping, place: str) -> JsonObject:
     columns = {}
     for name in model.model_fields:
         if name in row:
             try:
-                columns[name] = plain(row[name])
+                columns[name] = to_plain(row[name])
             except ValueError as error:
                 raise TaskError(f"{place}: {name}: {error}") from None
     return columns

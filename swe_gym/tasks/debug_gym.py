@@ -91,11 +91,11 @@ class DebugGymSource(ListedSource[tuple[str, JsonMapping]]):
             workspace=workspace,
             image=columns.image or None,
             eval_cmd=command,
-            oracle=Oracle(test_paths=columns.test_files or _named(command), evaluation=ExitCode(test_cmd=command)),
+            oracle=Oracle(test_paths=columns.test_files or _find_named(command), evaluation=ExitCode(test_cmd=command)),
         )
 
 
-def _named(command: str) -> tuple[str, ...]:
+def _find_named(command: str) -> tuple[str, ...]:
     """Return patterns of the files that a command names, and of all test files."""
     words = (word.strip("'\"") for word in command.split())
     return (*(word for word in words if word.endswith(".py")), "test_*.py", "*_test.py", "*/test_*.py", "*/*_test.py")

@@ -105,7 +105,7 @@ def _task(data: object) -> Task:
     if "task_id" not in data:
         raise _BadRow(NO_TASK)
     try:
-        decoded = {name: _decoded(name, data[name]) for name in _JSON if isinstance(data.get(name), str)}
+        decoded = {name: _decode(name, data[name]) for name in _JSON if isinstance(data.get(name), str)}
         unset = {"needs"} if data.get("needs") is None else set()  # a column that only other rows have
         return Task.model_validate({name: value for name, value in {**data, **decoded}.items() if name not in unset})
     except ValidationError as error:
@@ -113,7 +113,7 @@ def _task(data: object) -> Task:
         raise _BadRow("\n".join(lines)) from None
 
 
-def _decoded(name: str, value: str) -> Json:
+def _decode(name: str, value: str) -> Json:
     """Decode a column that parquet files hold as JSON text. Other programs may write it as a list or struct."""
     try:
         return json.loads(value)

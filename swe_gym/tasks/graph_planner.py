@@ -42,7 +42,7 @@ class Extra(Columns):
     sandbox: Annotated[Box, AsObject] = Box()
 
 
-class Row(Columns):
+class GraphPlannerRow(Columns):
     """A record of JSON lines or, with `extra_info`, of parquet."""
 
     task_id: Text = ""
@@ -77,7 +77,7 @@ class GraphPlannerSource(DatasetSource):
         UsageError: `path` is missing: these files are not on the Hub.
     """
 
-    model = Row
+    model = GraphPlannerRow
     id_columns = ("task_id", "extra_info", "sandbox")
 
     def __init__(self, path: str | None = None, *, rows: str | None = None, **options: Json) -> None:
@@ -90,16 +90,16 @@ class GraphPlannerSource(DatasetSource):
 
     def key_id(self, key: Key, place: str) -> str:
         """Return the record's id."""
-        columns = read_columns(Row, dict(zip(self.id_columns, key, strict=True)), place)
+        columns = read_columns(GraphPlannerRow, dict(zip(self.id_columns, key, strict=True)), place)
         if columns.record_id:
             return columns.record_id
         raise TaskError(f"{place}: task_id, extra_info.issue_id: both missing, but one is required for the id")
 
     def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a record, judged like the row that it was derived from."""
-        columns = read_columns(Row, row, place)
+        columns = read_columns(GraphPlannerRow, row, place)
         sandbox = columns.box
-        task = self._judged(columns.record_id, sandbox.r2e_ds_json, place)
+        task = self._read_judged(columns.record_id, sandbox.r2e_ds_json, place)
         said: JsonObject = {
             "task_id": task_name(columns.record_id),
             "repo": columns.repo or columns.extra_info.repo or task.repo,
@@ -112,7 +112,7 @@ class GraphPlannerSource(DatasetSource):
             said["problem_statement"] = body if body.startswith(title) else f"# {title}\n\n{body}".strip()
         return task.model_copy(update=said)
 
-    def _judged(self, record_id: str, named: str, place: str) -> Task:
+    def _read_judged(self, record_id: str, named: str, place: str) -> Task:
         if self._rows is not None and task_name(record_id) in self._rows.ids():
             return self._rows.get(task_name(record_id))
         file = self._find(named) if named else None

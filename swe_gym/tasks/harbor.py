@@ -14,7 +14,7 @@ from ..errors import TaskError, UsageError
 from ..types import FileContent, ImageBuild, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
 from .base import ListedSource
 from .dataset import facts, task_name
-from .harbor_config import Config, is_root, read_config
+from .harbor_config import HarborConfig, is_root, read_config
 from .harbor_files import TaskFolder
 
 VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
@@ -91,7 +91,7 @@ class HarborSource(ListedSource[Path]):
             problem_statement=without_canary(folder.text("instruction.md")).strip(),
             image=image,
             workdir=self._workdir_of(config, dockerfile),
-            env=resolved(config.environment.env, self._variables, f"{place}: environment.env"),
+            env=resolve_variables(config.environment.env, self._variables, f"{place}: environment.env"),
             difficulty=str(metadata.get("difficulty", "")),
             tags=tuple(map(str, tags)) if isinstance(tags, list) else config.task.keywords,
             metadata=_metadata(config),
@@ -104,7 +104,7 @@ class HarborSource(ListedSource[Path]):
             ),
         )
 
-    def _script_of(self, config: Config, folder: TaskFolder, place: str) -> RewardScript:
+    def _script_of(self, config: HarborConfig, folder: TaskFolder, place: str) -> RewardScript:
         tests = folder.tree("tests")
         if "test.sh" not in tests:
             raise TaskError(f"file not found: {folder.path}/tests/test.sh")
@@ -114,14 +114,14 @@ class HarborSource(ListedSource[Path]):
         return RewardScript(
             script="/tests/test.sh",
             files={f"/tests/{name}": file for name, file in tests.items()},
-            env=resolved(config.verifier.env, self._variables, f"{place}: verifier.env"),
+            env=resolve_variables(config.verifier.env, self._variables, f"{place}: verifier.env"),
             as_root=is_root(config.verifier.user),
             solve="/solution/solve.sh" if "solve.sh" in solution else "",
             solution={f"/solution/{name}": file for name, file in solution.items()},
-            solution_env=resolved(config.solution.env, self._variables, f"{place}: solution.env"),
+            solution_env=resolve_variables(config.solution.env, self._variables, f"{place}: solution.env"),
         )
 
-    def _image_of(self, config: Config, dockerfile: "Dockerfile", task_id: str) -> tuple[str, ImageBuild | None]:
+    def _image_of(self, config: HarborConfig, dockerfile: "Dockerfile", task_id: str) -> tuple[str, ImageBuild | None]:
         """Return the image, and how it is built if the task only has a Dockerfile."""
         if self._image is not None:
             return self._image.replace("{task_id}", task_id), None
@@ -129,7 +129,7 @@ class HarborSource(ListedSource[Path]):
         dockerfile.refuse(built=not image)
         return (image, None) if image else _build(dockerfile, config, task_id)
 
-    def _workdir_of(self, config: Config, dockerfile: "Dockerfile") -> str:
+    def _workdir_of(self, config: HarborConfig, dockerfile: "Dockerfile") -> str:
         workdir = config.environment.workdir or self._workdir or dockerfile.workdir
         if workdir:
             return workdir
@@ -214,7 +214,7 @@ def _not_built(name: str, rest: str) -> str:
     return ""
 
 
-def resolved(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
+def resolve_variables(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
     """Return variables with the values of this machine where a task asks for them and may have them.
 
     Args:
@@ -250,7 +250,7 @@ def without_canary(text: str) -> str:
     return "\n".join(lines)
 
 
-def _build(dockerfile: Dockerfile, config: Config, task_id: str) -> tuple[str, ImageBuild]:
+def _build(dockerfile: Dockerfile, config: HarborConfig, task_id: str) -> tuple[str, ImageBuild]:
     """Return the name of the image that a Dockerfile makes, which stands for the content of its folder, and the build.
 
     Raises:
@@ -266,7 +266,7 @@ def _build(dockerfile: Dockerfile, config: Config, task_id: str) -> tuple[str, I
     return f"swe-gym/harbor-{task_id.lower()}:{digest}", build
 
 
-def _needs(config: Config, folder: TaskFolder) -> SandboxNeeds:
+def _needs(config: HarborConfig, folder: TaskFolder) -> SandboxNeeds:
     """Return the demands on the sandbox. As in Harbor, a prebuilt image gets the files of `environment/`."""
     environment = config.environment
     added = environment.docker_image and not folder.has("environment/Dockerfile")
@@ -281,7 +281,7 @@ def _needs(config: Config, folder: TaskFolder) -> SandboxNeeds:
     )
 
 
-def _metadata(config: Config) -> JsonObject:
+def _metadata(config: HarborConfig) -> JsonObject:
     """Return what describes the task and changes neither play nor verdict."""
     package = config.task
     return facts(

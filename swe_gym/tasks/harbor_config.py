@@ -91,7 +91,7 @@ class Environment(Network):
         return "no-network" if self.allow_internet is False and self.allowed_hosts is None else "public"
 
 
-class Agent(Network):
+class HarborAgent(Network):
     """The table `agent`."""
 
     timeout_sec: Seconds | None = None
@@ -127,14 +127,14 @@ class Package(BaseModel):
     keywords: tuple[str, ...] = ()
 
 
-class Config(Table):
+class HarborConfig(Table):
     """A whole `task.toml`."""
 
     schema_version: str = VERSIONS[-1]
     task: Package = Package()
     metadata: JsonObject = {}
     verifier: Verifier = Verifier()
-    agent: Agent = Agent()
+    agent: HarborAgent = HarborAgent()
     environment: Environment = Environment()
     solution: Solution = Solution()
     source: str | None = None
@@ -153,7 +153,7 @@ class Config(Table):
         return data
 
 
-def read_config(text: str, place: str) -> Config:
+def read_config(text: str, place: str) -> HarborConfig:
     """Read a `task.toml`.
 
     Args:
@@ -168,12 +168,12 @@ def read_config(text: str, place: str) -> Config:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise TaskError(f"{place}: {error}") from None
     try:
-        config = Config.model_validate(data)
+        config = HarborConfig.model_validate(data)
     except ValidationError as error:
         raise TaskError(f"{place}: {'; '.join(map(_problem, error.errors()[:MOST_PROBLEMS]))}") from None
-    for field, value, advice in _refused(config):
+    for field, value, advice in _find_refused(config):
         if value:
-            raise TaskError(f"{place}: {field} = {_shown(value)}: {advice}")
+            raise TaskError(f"{place}: {field} = {_show(value)}: {advice}")
     return config
 
 
@@ -186,14 +186,14 @@ NOT_ROOT = "files of the verifier need root. Leave it out, or set agent.user and
 def _problem(problem: ErrorDetails) -> str:
     """Return a field's problem in words, with its value."""
     field = ".".join(map(str, problem["loc"]))
-    value = _shown(problem["input"])
+    value = _show(problem["input"])
     if problem["type"] == "extra_forbidden":
         return f"{field} = {value}: unknown field. Remove it if the task does not depend on it"
     said = problem["msg"].removeprefix("Value error, ")
     return f"{field} = {value}: {said}".removeprefix(" = ")
 
 
-def _refused(config: Config) -> list[tuple[str, Json, str]]:
+def _find_refused(config: HarborConfig) -> list[tuple[str, Json, str]]:
     """Return each field of what swe_gym cannot do, with its value, empty if it demands nothing, and what to do."""
     environment, agent, verifier = config.environment, config.agent, config.verifier
     known = ", ".join(VERSIONS)
@@ -246,7 +246,7 @@ def _names(servers: list[JsonObject]) -> list[str]:
     return [str(server.get("name", "?")) for server in servers]
 
 
-def _shown(value: Json) -> str:
+def _show(value: Json) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 

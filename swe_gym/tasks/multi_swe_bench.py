@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from ..errors import TaskError
-from ..tables import decoded
+from ..tables import decode_column
 from ..types import Json, JsonMapping, JsonObject, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns, task_name
 from .swebench import TIMEOUT, touched_patterns
@@ -32,7 +32,7 @@ SECRETS = ("fix.patch", "test.patch", "run.sh", "test-run.sh", "fix-run.sh", "pr
 
 def _tests(value: Json) -> Json:
     """Return the test names of an object by name or, in parquet, of one with a list of names."""
-    tests = decoded(value)
+    tests = decode_column(value)
     if isinstance(tests, dict) and isinstance(tests.get("name"), list):
         return tests["name"]
     if not isinstance(tests, dict | list | None):
@@ -41,7 +41,7 @@ def _tests(value: Json) -> Json:
 
 
 def _issues(value: Json) -> Json:
-    issues = decoded(value)
+    issues = decode_column(value)
     if isinstance(issues, dict):
         if not all(isinstance(values, list) for values in issues.values()):
             raise ValueError("expected a list of issues, got one object")
@@ -53,7 +53,7 @@ Tests = Annotated[tuple[str, ...], BeforeValidator(_tests)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
 
 
-class Row(Columns):
+class MultiSWEBenchRow(Columns):
     """The columns of Multi-SWE-bench that define a task."""
 
     org: Name
@@ -83,7 +83,7 @@ class MultiSWEBenchSource(DatasetSource):
     """
 
     dataset = "ByteDance-Seed/Multi-SWE-bench"
-    model = Row
+    model = MultiSWEBenchRow
     id_columns = ("org", "repo", "number")
 
     def __init__(self, path: str | None = None, *, log_parser: str = "", **options: Json) -> None:
@@ -107,7 +107,7 @@ def task_from_row(row: JsonMapping, *, log_parser: str = "", place: str = "the r
     Raises:
         TaskError: A column is missing or invalid, or no log parser is known.
     """
-    columns = read_columns(Row, row, place)
+    columns = read_columns(MultiSWEBenchRow, row, place)
     instance_id = MultiSWEBenchSource.instance_id(columns.org, columns.repo, str(columns.number))
     fixed = (*columns.f2p_tests, *columns.s2p_tests, *columns.n2p_tests)
     if not fixed:
@@ -137,7 +137,7 @@ def task_from_row(row: JsonMapping, *, log_parser: str = "", place: str = "the r
     )
 
 
-def _statement(columns: Row, place: str) -> str:
+def _statement(columns: MultiSWEBenchRow, place: str) -> str:
     """Return the issues that the pull request resolves or, if none is known, its own text."""
     issues = columns.resolved_issues or [{"title": columns.title, "body": columns.body}]
     texts = (f"# {issue.get('title') or ''}\n\n{issue.get('body') or ''}".strip() for issue in issues)
@@ -147,7 +147,7 @@ def _statement(columns: Row, place: str) -> str:
     return statement
 
 
-def _parser(columns: Row, tests: tuple[str, ...], place: str) -> str:
+def _parser(columns: MultiSWEBenchRow, tests: tuple[str, ...], place: str) -> str:
     """Return the log parser that names tests like this row: classes for Maven, tasks and methods for Gradle."""
     language = columns.lang
     known = PARSERS.get(language.lower()) or REPOSITORY_PARSERS.get(f"{columns.org}/{columns.repo}".lower())

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from ..errors import TaskError
-from ..tables import decoded
+from ..tables import decode_column
 from ..types import ExpectedMap, JsonMapping, Oracle, Task, TestStatus
 from .dataset import Columns, DatasetSource, Object, Text, Texts, facts, read_columns, task_name
 
@@ -42,9 +42,9 @@ bash run_tests.sh
 """Runs the tests with `run_tests.sh`. They are in `/r2e_tests`, or in `/testbed` of some images."""
 
 
-def _expected(value: object) -> dict[str, TestStatus]:
+def _read_expected(value: object) -> dict[str, TestStatus]:
     """Return the expected results. Names are as R2E-Gym compares them: without colors and reasons."""
-    statuses = decoded(value)
+    statuses = decode_column(value)
     if not isinstance(statuses, dict):
         raise ValueError("expected an object of test names and results")
     found = {}
@@ -56,14 +56,14 @@ def _expected(value: object) -> dict[str, TestStatus]:
     return found
 
 
-class Row(Columns):
+class R2ERow(Columns):
     """The columns of R2E-Gym that define a task. `prompt` holds the solution and is not read."""
 
     repo_name: str
     docker_image: str
     commit_hash: str
     problem_statement: str
-    expected_output_json: Annotated[dict[str, TestStatus], BeforeValidator(_expected)]
+    expected_output_json: Annotated[dict[str, TestStatus], BeforeValidator(_read_expected)]
     parsed_commit_content: Object = {}
     modified_files: Texts = ()
     num_non_test_files: int | None = None
@@ -76,7 +76,7 @@ class R2ESource(DatasetSource):
     """The tasks of R2E-Gym."""
 
     dataset = "R2E-Gym/R2E-Gym-Subset"
-    model = Row
+    model = R2ERow
     id_columns = ("repo_name", "commit_hash")
 
     @classmethod
@@ -99,7 +99,7 @@ def task_from_row(row: JsonMapping, *, place: str = "the row") -> Task:
     Raises:
         TaskError: A column is missing or invalid.
     """
-    columns = read_columns(Row, row, place)
+    columns = read_columns(R2ERow, row, place)
     if not columns.expected_output_json:
         raise TaskError(f"{place}: expected_output_json: no tests")
     return Task(
@@ -133,7 +133,7 @@ def issue_text(statement: str) -> str:
 # --- the gold patch -----------------------------------------------------------------------------------------
 
 
-def _gold_patch(columns: Row, place: str) -> str:
+def _gold_patch(columns: R2ERow, place: str) -> str:
     files = columns.parsed_commit_content.get("file_diffs", [])
     try:
         return "".join(_file_diff(file) for file in files if not is_test(file["header"]["file"]["path"]))

@@ -92,7 +92,7 @@ def _open(file: Path, columns: Sequence[str]) -> Rows:
     if file.suffix == ".jsonl":
         return _JsonLines(file)
     if file.suffix == ".json":
-        return _Json(file) if _is_one_document(file) else _JsonLines(file)
+        return _JsonDocument(file) if _is_one_document(file) else _JsonLines(file)
     raise UsageError(f"{file}: the file name must end in {', '.join(SUFFIXES)}")
 
 
@@ -125,11 +125,11 @@ class _JsonLines:
                 if line.strip():
                     self._starts.append(start)
                     self._lines.append(number)
-                    found.append(_peek(line, patterns) or self._decoded(line, len(found), columns))
+                    found.append(_peek(line, patterns) or self._decode(line, len(found), columns))
                 start += len(line)
         return found
 
-    def _decoded(self, line: bytes, number: int, columns: Sequence[str]) -> Key:
+    def _decode(self, line: bytes, number: int, columns: Sequence[str]) -> Key:
         row = _object(line, self.place(number))
         return tuple(row.get(name) for name in columns)
 
@@ -157,7 +157,7 @@ def _peek(line: bytes, patterns: Sequence[re.Pattern[bytes]]) -> Key | None:
     return tuple(found)
 
 
-class _Json:
+class _JsonDocument:
     """A JSON document: a list of objects, or one object."""
 
     def __init__(self, file: Path) -> None:
@@ -170,7 +170,7 @@ class _Json:
         return [tuple(self.read(number).get(name) for name in columns) for number in range(len(self._rows))]
 
     def read(self, number: int) -> Row:
-        return _checked(self._rows[number], self.place(number))
+        return _check_object(self._rows[number], self.place(number))
 
     def place(self, number: int) -> str:
         return f"{self.file}, row {number + 1}"
@@ -231,7 +231,7 @@ class _Parquet:
 
 
 def _object(line: bytes, place: str) -> Row:
-    return _checked(_json(line, place), place)
+    return _check_object(_json(line, place), place)
 
 
 def _json(text: bytes, place: str) -> Json:
@@ -243,7 +243,7 @@ def _json(text: bytes, place: str) -> Json:
         raise TaskError(f"{place}: nested too deeply") from None
 
 
-def _checked(value: object, place: str) -> Row:
+def _check_object(value: object, place: str) -> Row:
     if not isinstance(value, dict):
         raise TaskError(f"{place}: not an object")
     return value

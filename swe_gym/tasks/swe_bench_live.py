@@ -3,7 +3,7 @@
 from ..errors import TaskError
 from ..types import JsonMapping, Task
 from .dataset import Text, Texts, facts, read_columns
-from .swebench import END, START, Row, SWEBenchSource, hidden_tests, image_of, instance_task, parser_name
+from .swebench import END, START, SWEBenchRow, SWEBenchSource, hidden_tests, image_of, instance_task, parser_name
 
 OWN_PARSER = """\
 {code}
@@ -25,7 +25,7 @@ if __name__ == "__main__":
 """A row's own parser as a program. Its arguments are the files of standard output, standard error and results."""
 
 
-class LiveRow(Row):
+class LiveRow(SWEBenchRow):
     """The columns of SWE-bench-Live."""
 
     test_cmds: Texts = ()

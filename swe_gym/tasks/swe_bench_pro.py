@@ -26,7 +26,7 @@ LONGEST_TAG = 128
 """Maximum length of an image tag. The authors cut longer ones."""
 
 
-def _plain(value: Json) -> Json:
+def _decode_text(value: Json) -> Json:
     """Return text that some copies hold as a JSON string, with quotes and escapes."""
     if isinstance(value, str) and value.startswith('"') and value.endswith('"'):
         try:
@@ -36,10 +36,10 @@ def _plain(value: Json) -> Json:
     return "" if value is None else value
 
 
-Plain = Annotated[str, BeforeValidator(_plain)]
+Plain = Annotated[str, BeforeValidator(_decode_text)]
 
 
-class Row(Columns):
+class SWEBenchProRow(Columns):
     """The columns of SWE-bench Pro that make a task."""
 
     instance_id: str
@@ -75,7 +75,7 @@ class SWEBenchProSource(DatasetSource):
 
     dataset = "ScaleAI/SWE-bench_Pro"
     split = "test"
-    model = Row
+    model = SWEBenchProRow
 
     def __init__(self, path: str | None = None, *, scripts: str | None = None, **options: Json) -> None:
         self._scripts = None if scripts is None else Path(scripts).expanduser().absolute()
@@ -108,7 +108,7 @@ def task_from_row(row: JsonMapping, *, place: str = "the row") -> Task:
     Raises:
         TaskError: A column is missing or invalid, or the row lacks its scripts.
     """
-    columns = read_columns(Row, row, place)
+    columns = read_columns(SWEBenchProRow, row, place)
     for name in ("run_script", "parser_script"):
         if not getattr(columns, name):
             raise TaskError(f"{place}: {name}: missing; pass a copy of the authors' repository as scripts=")
@@ -135,7 +135,7 @@ def task_from_row(row: JsonMapping, *, place: str = "the row") -> Task:
     )
 
 
-def _tag(columns: Row, place: str) -> str:
+def _tag(columns: SWEBenchProRow, place: str) -> str:
     """Return the image tag by the authors' rules, for older rows without a column for it."""
     if not re.fullmatch(r"[^/]+/[^/]+", columns.repo):
         raise TaskError(f"{place}: repo: not owner/name, which is required to name the image without dockerhub_tag")
@@ -147,7 +147,7 @@ def _tag(columns: Row, place: str) -> str:
     return f"{owner}.{name}-{task}"[:LONGEST_TAG]
 
 
-def _script(columns: Row) -> str:
+def _script(columns: SWEBenchProRow) -> str:
     """Return the authors' evaluation: set the image's variables, check out the tests, run the row's script."""
     dockerfiles = f"{columns.base_dockerfile}\n{columns.instance_dockerfile}".splitlines()
     variables = [line.strip().replace("ENV", "export", 1) for line in dockerfiles if line.strip().startswith("ENV ")]

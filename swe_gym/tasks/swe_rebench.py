@@ -10,14 +10,14 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationError
 
 from ..errors import TaskError, wrong_fields
-from ..tables import decoded
+from ..tables import decode_column
 from ..types import Json, JsonMapping, Task
 from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns
 from .swebench import (
     END,
     START,
-    Row,
     Spec,
+    SWEBenchRow,
     evaluation_script,
     hidden_tests,
     image_of,
@@ -26,7 +26,7 @@ from .swebench import (
 )
 
 
-class RebenchRow(Row):
+class RebenchRow(SWEBenchRow):
     """The columns of both versions."""
 
     repo: str = Field(pattern=r"^([A-Za-z0-9._-]+/)?[A-Za-z0-9._-]+$")
@@ -41,7 +41,7 @@ def _commands(value: Json) -> Json:
     commands = value
     if isinstance(value, str):
         with contextlib.suppress(ValueError):  # "[ -d x ] && make" is not a list
-            commands = decoded(value)
+            commands = decode_column(value)
         commands = commands if isinstance(commands, list) else [value]
     if not isinstance(commands, list | None):
         raise ValueError(f"expected commands, got {type(commands).__name__}")

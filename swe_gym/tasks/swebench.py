@@ -31,7 +31,7 @@ NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".y
 """Suffixes of changed files that are not passed to the test command."""
 
 
-class Row(Columns):
+class SWEBenchRow(Columns):
     """The columns of SWE-bench and of datasets with the same columns."""
 
     instance_id: str
@@ -67,7 +67,7 @@ class SWEBenchSource(DatasetSource):
 
     dataset = "SWE-bench/SWE-bench_Verified"
     split = "test"
-    model = Row
+    model = SWEBenchRow
 
     def __init__(self, path: str | None = None, *, hints: bool = False, **options: Json) -> None:
         super().__init__(path, **options)
@@ -114,14 +114,14 @@ def task_from_row(row: JsonMapping, *, hints: bool = False, place: str = "the ro
     Raises:
         TaskError: A column is missing or invalid, or no evaluation is known for the row's version.
     """
-    columns = read_columns(Row, row, place)
+    columns = read_columns(SWEBenchRow, row, place)
     script, parser = columns.eval_script, parser_name(columns.log_parser)
     if not script or not parser:
-        script, parser = made_evaluation(columns, known_specs("swebench_specs.toml"), place)
+        script, parser = make_evaluation(columns, known_specs("swebench_specs.toml"), place)
     return instance_task(columns, image_of(columns), script, parser, hints=hints)
 
 
-def instance_task(columns: Row, image: str, script: str, parser: str, *, hints: bool = False) -> Task:
+def instance_task(columns: SWEBenchRow, image: str, script: str, parser: str, *, hints: bool = False) -> Task:
     """Return the task of a row with the columns of SWE-bench, given its image, evaluation script and log parser.
 
     It has the tag "binary-tests" if the tests need binary files, which the harness downloads.
@@ -155,7 +155,7 @@ def instance_task(columns: Row, image: str, script: str, parser: str, *, hints: 
     )
 
 
-def image_of(columns: Row, owner: str = "swebench") -> str:
+def image_of(columns: SWEBenchRow, owner: str = "swebench") -> str:
     """Return the image that a row names, or the one that `owner` publishes for its id."""
     named = columns.image or columns.docker_image or columns.image_name
     return named or f"{owner}/sweb.eval.x86_64.{columns.instance_id.lower().replace('__', '_1776_')}:latest"
@@ -202,7 +202,7 @@ def known_specs(file: str) -> dict[tuple[str, str], Spec]:
     return found
 
 
-def made_evaluation(columns: Row, specs: Mapping[tuple[str, str], Spec], place: str) -> tuple[str, str]:
+def make_evaluation(columns: SWEBenchRow, specs: Mapping[tuple[str, str], Spec], place: str) -> tuple[str, str]:
     """Return the evaluation script that the harness would run, and the name of its log parser.
 
     Raises:
@@ -217,7 +217,7 @@ def made_evaluation(columns: Row, specs: Mapping[tuple[str, str], Spec], place: 
     return evaluation_script(columns, spec), spec.log_parser
 
 
-def evaluation_script(columns: Row, spec: Spec) -> str:
+def evaluation_script(columns: SWEBenchRow, spec: Spec) -> str:
     """Return a script that puts the hidden tests into `/testbed` and runs them. Two marks enclose their output."""
     activate = ["source /opt/miniconda3/bin/activate", "conda activate testbed"]
     tests = hidden_tests(columns)
@@ -243,7 +243,7 @@ def evaluation_script(columns: Row, spec: Spec) -> str:
     return "\n".join(lines) + "\n"
 
 
-def hidden_tests(columns: Row) -> list[str]:
+def hidden_tests(columns: SWEBenchRow) -> list[str]:
     """Return script lines that restore the test files of the base commit; the last one applies the test patch."""
     files = changed_files(columns.test_patch)
     reset = [f"git checkout {columns.base_commit} {shlex.join(files)}"] if files else []
@@ -261,7 +261,7 @@ def touched_patterns(diff: str) -> tuple[str, ...]:
     return tuple(re.sub(r"([*?[])", r"[\1]", name) for name in dict.fromkeys(names))
 
 
-def test_command(columns: Row, spec: Spec) -> str:
+def test_command(columns: SWEBenchRow, spec: Spec) -> str:
     """Return the test command with the files of the test patch as arguments, in the form that the runner takes."""
     if columns.repo == "python/mypy":  # files hold many cases, which are selected by name
         cases = re.findall(r"\[case ([^\]]+)\]", columns.test_patch)

@@ -2,7 +2,7 @@
 
 from ..types import JsonMapping, Task
 from .dataset import read_columns
-from .swebench import Row, SWEBenchSource, instance_task, known_specs, made_evaluation
+from .swebench import SWEBenchRow, SWEBenchSource, instance_task, known_specs, make_evaluation
 
 
 class SWEGymSource(SWEBenchSource):
@@ -28,7 +28,7 @@ def task_from_row(row: JsonMapping, *, hints: bool = False, place: str = "the ro
     Raises:
         TaskError: A column is missing or invalid, or no test command is known for the row's version.
     """
-    columns = read_columns(Row, row, place)
-    script, parser = made_evaluation(columns, known_specs("swegym_specs.toml"), place)
+    columns = read_columns(SWEBenchRow, row, place)
+    script, parser = make_evaluation(columns, known_specs("swegym_specs.toml"), place)
     image = columns.image or f"xingyaoww/sweb.eval.x86_64.{columns.instance_id.lower().replace('__', '_s_')}:latest"
     return instance_task(columns, image, script, parser, hints=hints)

@@ -29,7 +29,7 @@ OTHER_RUNNERS = ("python__mypy.e93f06ce", "tornadoweb__tornado.d5ac65c1", "un33k
 """Repositories that are not tested by pytest on files."""
 
 
-class Row(Columns):
+class SWESmithRow(Columns):
     """The columns of SWE-smith that define a task."""
 
     instance_id: str
@@ -53,7 +53,7 @@ class SWESmithSource(DatasetSource):
     """
 
     dataset = "SWE-bench/SWE-smith-py"
-    model = Row
+    model = SWESmithRow
 
     def __init__(self, path: str | None = None, *, test_cmd: str = "", log_parser: str = "", **options: Json) -> None:
         super().__init__(path, **options)
@@ -77,7 +77,7 @@ def task_from_row(row: JsonMapping, *, test_cmd: str = "", log_parser: str = "",
     Raises:
         TaskError: A column is missing or invalid, the issue is empty, or no test command is known.
     """
-    columns = read_columns(Row, row, place)
+    columns = read_columns(SWESmithRow, row, place)
     if not columns.problem_statement.strip():
         raise TaskError(f"{place}: problem_statement: empty; SWE-smith has no issue for this bug")
     try:
@@ -128,7 +128,7 @@ def test_files(ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({test.partition("::")[0] for test in ids if "::" in test}))
 
 
-def _pytest_command(columns: Row, tests: Sequence[str], place: str) -> str:
+def _pytest_command(columns: SWESmithRow, tests: Sequence[str], place: str) -> str:
     name = columns.repo.rpartition("/")[2]
     if not tests or not all(file.endswith(".py") for file in tests) or name in OTHER_RUNNERS:
         raise TaskError(f"{place}: repo: {name} is not tested by pytest: pass test_cmd= and log_parser=")
@@ -170,13 +170,13 @@ def reverse_diff(diff: str) -> str:
         if part.strip() and not re.search(r"^(diff --git|---) ", part, flags=re.MULTILINE):
             raise TaskError("not a git diff")
         head, *hunks = re.split(r"^(?=@@ -)", part, flags=re.MULTILINE)
-        lines += _reversed_head(head.split("\n"))
+        lines += _reverse_head(head.split("\n"))
         for hunk in hunks:
-            lines += _reversed_hunk(hunk.split("\n"))
+            lines += _reverse_hunk(hunk.split("\n"))
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _reversed_head(head: list[str]) -> Iterator[str]:
+def _reverse_head(head: list[str]) -> Iterator[str]:
     """Yield the lines above the hunks of one file, with before and after swapped, in git's order."""
     names: dict[str, str] = {}
     modes = []
@@ -197,16 +197,16 @@ def _reversed_head(head: list[str]) -> Iterator[str]:
         else:
             yield line
     if names:
-        yield f"--- {_other_side(names['+++'], 'b/', 'a/')}"
-        yield f"+++ {_other_side(names['---'], 'a/', 'b/')}"
+        yield f"--- {_swap_side(names['+++'], 'b/', 'a/')}"
+        yield f"+++ {_swap_side(names['---'], 'a/', 'b/')}"
 
 
-def _other_side(name: str, old: str, new: str) -> str:
+def _swap_side(name: str, old: str, new: str) -> str:
     quote = '"' if name.startswith('"') else ""
     return quote + new + name[len(quote + old) :] if name.startswith(quote + old) else name
 
 
-def _reversed_hunk(hunk: list[str]) -> Iterator[str]:
+def _reverse_hunk(hunk: list[str]) -> Iterator[str]:
     match = re.match(r"@@ -(\S+) \+(\S+) @@(.*)", hunk[0])
     if match is None:
         raise TaskError("not a git diff")

@@ -79,7 +79,7 @@ class Request:
     raw: bytes = dataclasses.field(repr=False)
 
 
-class Answer(Exception):
+class HttpAnswer(Exception):
     """Ends a request with a status and a body: bytes, an object for JSON, or None."""
 
     def __init__(self, status: int, body: Json = None, headers: Mapping[str, str] | None = None) -> None:
@@ -111,7 +111,7 @@ class LoopbackServer(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, exchange: Exchange) -> None:
-        """Carry out `exchange.asked`: raise `Answer` or `Drop`, or stream."""
+        """Carry out `exchange.asked`: raise `HttpAnswer` or `Drop`, or stream."""
 
     def error_body(self, status: int, message: str) -> Json:
         """Return the JSON of an error."""
@@ -123,9 +123,9 @@ class LoopbackServer(abc.ABC):
             return json.loads(raw) if "json" in content_type else None
         return None
 
-    def refuse(self, status: int, message: str) -> Answer:
+    def refuse(self, status: int, message: str) -> HttpAnswer:
         """Return an error reply to raise."""
-        return Answer(status, self.error_body(status, message))
+        return HttpAnswer(status, self.error_body(status, message))
 
     # --- for tests ------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class Exchange(BaseHTTPRequestHandler):
         """Switch the connection to another protocol, carried by `rfile` and `wfile`."""
         self._head(101, headers)
 
-    def _reply(self, answer: Answer) -> None:
+    def _reply(self, answer: HttpAnswer) -> None:
         """Send a complete reply."""
         raw = isinstance(answer.body, bytes)
         data = answer.body if raw else b"" if answer.body is None else json.dumps(answer.body).encode()
@@ -261,7 +261,7 @@ class Exchange(BaseHTTPRequestHandler):
         try:
             try:
                 self._meet()
-            except Answer as answer:
+            except HttpAnswer as answer:
                 self._reply(answer)
         except (Drop, OSError):
             self.close_connection = True
@@ -282,10 +282,10 @@ class Exchange(BaseHTTPRequestHandler):
             raise Drop
         if fault.status:
             if fault.done:
-                with contextlib.suppress(Answer):
+                with contextlib.suppress(HttpAnswer):
                     owner.answer(self)
             body = owner.error_body(fault.status, fault.message) if fault.body is None else fault.body
-            raise Answer(fault.status, body, fault.headers)
+            raise HttpAnswer(fault.status, body, fault.headers)
         if fault.hang:
             owner.closing.wait()
             raise Drop

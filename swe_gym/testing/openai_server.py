@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from ..types import Json, JsonMapping, JsonObject
-from .loopback import Answer, Exchange, LoopbackServer
+from .loopback import Exchange, HttpAnswer, LoopbackServer
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -73,7 +73,7 @@ def in_turn(*replies: Reply) -> Callable[[JsonObject], Reply]:
         with lock:
             for said in left:
                 return said
-        raise Answer(400, error_body(400, "the script is over"))
+        raise HttpAnswer(400, error_body(400, "the script is over"))
 
     return reply
 
@@ -137,7 +137,7 @@ class OpenAIServer(LoopbackServer):
         if (asked.method, asked.path) == ("GET", MODELS):
             row = {"id": self.model, "object": "model", "created": 0, "owned_by": "swe-gym"}
             row |= {"root": self.root} if self.root else {}
-            raise Answer(200, {"object": "list", "data": [{**row, "max_model_len": self.context_length}]})
+            raise HttpAnswer(200, {"object": "list", "data": [{**row, "max_model_len": self.context_length}]})
         if asked.method != "POST" or asked.path not in (CHAT, COMPLETIONS):
             raise self.refuse(404, f"unknown call: {asked.method} {asked.path}")
         request = asked.body
@@ -145,7 +145,7 @@ class OpenAIServer(LoopbackServer):
             raise self.refuse(400, "the body is not a JSON object")
         if request.get("model") != self.model:
             text = f"The model `{request.get('model')}` does not exist."
-            raise Answer(404, error_body(404, text, code="model_not_found", param="model"))
+            raise HttpAnswer(404, error_body(404, text, code="model_not_found", param="model"))
         form = _Chat if asked.path == CHAT else _Completion
         self._generate(exchange, request, form)
 
@@ -154,7 +154,7 @@ class OpenAIServer(LoopbackServer):
         self._check_length(request, len(made.prompt))
         replies = [self._say(request) for _ in range(request.get("n") or 1)]
         if not request.get("stream"):
-            raise Answer(200, made.whole(replies))
+            raise HttpAnswer(200, made.whole(replies))
         with exchange.stream("text/event-stream") as write:
             for piece in made.pieces(replies):
                 write(b"data: " + json.dumps(piece).encode() + b"\n\n")
@@ -163,12 +163,12 @@ class OpenAIServer(LoopbackServer):
     def _check_length(self, request: JsonMapping, prompt: int) -> None:
         wanted = prompt + (request.get("max_completion_tokens") or request.get("max_tokens") or 0)
         if self.context_length is not None and wanted > self.context_length:
-            raise Answer(400, context_length_exceeded(self.context_length, wanted))
+            raise HttpAnswer(400, context_length_exceeded(self.context_length, wanted))
 
     def _say(self, request: JsonObject) -> Reply:
         try:
             return self.reply(request)
-        except Answer:
+        except HttpAnswer:
             raise
         except Exception as error:  # the client learns of errors in the script
             raise self.refuse(500, f"the script failed: {error!r}") from error
@@ -239,7 +239,7 @@ class _Chat(_Form):
     def read_prompt(self) -> list[int]:
         messages = self.request.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise Answer(400, error_body(400, "messages must be a non-empty list", param="messages"))
+            raise HttpAnswer(400, error_body(400, "messages must be a non-empty list", param="messages"))
         return list("".join(_text_of(message.get("content")) for message in messages).encode())
 
     def head(self, kind: str) -> JsonObject:
@@ -296,7 +296,7 @@ class _Completion(_Form):
             return list(prompt.encode())
         if isinstance(prompt, list) and prompt and all(type(number) is int for number in prompt):
             return prompt
-        raise Answer(400, error_body(400, "prompt must be a text or a list of token ids", param="prompt"))
+        raise HttpAnswer(400, error_body(400, "prompt must be a text or a list of token ids", param="prompt"))
 
     def choice(self, reply: Reply) -> JsonObject:
         return {"text": reply.content, "finish_reason": reply.reason, **self.details(reply)}

@@ -1,12 +1,25 @@
 """The tools that policies call, and presets of them."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from ..door import load as _load
 from ..errors import UsageError, unknown_name
 from ..registry import Registry
 from .base import Tool, ToolContext, tool
 
-__all__ = ["TOOLS", "TOOLSETS", "Tool", "ToolContext", "make_tools", "tool"]
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .text import bound as bound
+    from .text import harmless as harmless
+    from .text import shorten as shorten
+
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)
+
+
+__all__ = ["TOOLS", "TOOLSETS", "Tool", "ToolContext", "bound", "harmless", "make_tools", "shorten", "tool"]
 
 TOOLS = Registry[object](
     "tool",

@@ -174,7 +174,7 @@ def _check_callable(run: Run, place: int) -> None:
 def _schema_of(hint: Any, *, optional: bool) -> JsonObject:
     """Return the schema of one parameter: no titles, no defaults, and no null where leaving it out means the same."""
     schema = pydantic.TypeAdapter(hint).json_schema()
-    schema = _inlined(schema, schema.get("$defs", {}))
+    schema = _inline(schema, schema.get("$defs", {}))
     options = [option for option in schema.pop("anyOf", ()) if not (optional and option == {"type": "null"})]
     if len(options) == 1:
         schema |= options[0]
@@ -188,18 +188,18 @@ def _schema_of(hint: Any, *, optional: bool) -> JsonObject:
     return {key: schema[key] for key in (*first, *schema)}
 
 
-def _inlined(node: Json, classes: JsonMapping) -> Json:
+def _inline(node: Json, classes: JsonMapping) -> Json:
     """Return a schema without titles, defaults and references: policies read it whole, as part of a larger one."""
     if isinstance(node, list):
-        return [_inlined(one, classes) for one in node]
+        return [_inline(one, classes) for one in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
         node = {**classes[node["$ref"].rpartition("/")[2]], **node}
     return {
-        key: {name: _inlined(one, classes) for name, one in value.items()}
+        key: {name: _inline(one, classes) for name, one in value.items()}
         if key == "properties"
-        else _inlined(value, classes)
+        else _inline(value, classes)
         for key, value in node.items()
         if key not in ("title", "default", "$ref", "$defs")
     }

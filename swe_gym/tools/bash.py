@@ -4,7 +4,7 @@ from typing import Annotated
 
 from ..types import ToolResult
 from .base import ToolContext, tool
-from .shell import DEFAULT_TIMEOUT, capped, report, run_command
+from .shell import DEFAULT_TIMEOUT, cap_timeout, report, run_command
 
 
 @tool(examples=({"command": "echo hello"}, {"command": "ls"}, {"command": "ls | wc -l", "timeout": 30}))
@@ -20,4 +20,4 @@ def bash(
     `timeout` seconds (120 by default, 600 at most) with everything it started. Start what should go on running with &
     and send its output to a file. Of a long output the beginning and the end are shown.
     """
-    return report(run_command(context, command, timeout=capped(timeout)), context.max_output)
+    return report(run_command(context, command, timeout=cap_timeout(timeout)), context.max_output)

@@ -52,7 +52,7 @@ class Document:
         for bom, encoding in _BOMS:
             if data.startswith(bom) and (text := _decode(data[len(bom) :], encoding)) is not None:
                 return cls(data, encoding, bom, text)
-        for encoding in (*_declared_encoding(data), "utf-8"):
+        for encoding in (*_read_encoding(data), "utf-8"):
             if (text := _decode(data, encoding)) is not None:
                 return cls(data, encoding, b"", text)
         return cls(data, "latin-1", b"", data.decode("latin-1"))
@@ -127,7 +127,7 @@ def _decode(data: bytes, encoding: str) -> str | None:
         return None
 
 
-def _declared_encoding(data: bytes) -> tuple[str, ...]:
+def _read_encoding(data: bytes) -> tuple[str, ...]:
     """Return the encoding of a `coding:` comment in the first two lines, if it is stateless."""
     match = _DECLARED.match(data[:1000])
     if match is None:

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from ..errors import ToolError
 from ..types import ToolResult
 from .base import Tool, ToolContext
-from .editing import Change, insert_after, new_file, replace_once, snippet
+from .editing import DocumentChange, insert_after, new_file, replace_once, snippet
 from .files import explained, find_document, read_document, shown_path, write_file
-from .history import History
+from .history import EditHistory
 from .text import bound, harmless
 
 NewStr = Annotated[str | None, "For str_replace: the text in its place, nothing by default. For insert: the new lines."]
@@ -18,7 +18,7 @@ class EditorTool(Tool):
     """Base class of tools that change files by text and can undo it."""
 
     def __init__(self) -> None:
-        self._history = History()
+        self._history = EditHistory()
 
     def reset(self) -> None:
         """Forget the changes of the last episode."""
@@ -62,12 +62,12 @@ class EditorTool(Tool):
             raise ToolError(f"There is no command {command!r}: give one of {known}.")
         return changed + bound(snippet(change), context.max_output - 500)
 
-    def _replace(self, context: ToolContext, path: str, old: str | None, new: str | None) -> Change:
+    def _replace(self, context: ToolContext, path: str, old: str | None, new: str | None) -> DocumentChange:
         if old is None:
             raise ToolError("str_replace needs old_str, the text to replace.")
         return self._write(context, path, replace_once(read_document(context, path), old, new or ""))
 
-    def _insert(self, context: ToolContext, path: str, line: int | None, text: str | None) -> Change:
+    def _insert(self, context: ToolContext, path: str, line: int | None, text: str | None) -> DocumentChange:
         if line is None or text is None:
             raise ToolError("insert needs insert_line, the line to insert after, and new_str, the lines to insert.")
         return self._write(context, path, insert_after(read_document(context, path), line, text))
@@ -93,7 +93,7 @@ class EditorTool(Tool):
         self._history.drop_last(full)
         return f"The last change of {shown} was undone{': it does not exist any more' if before is None else ''}."
 
-    def _write(self, context: ToolContext, path: str, change: Change) -> Change:
+    def _write(self, context: ToolContext, path: str, change: DocumentChange) -> DocumentChange:
         write_file(context, path, change.after.data)
         self._history.record(context.sandbox.resolve(path), change.before.data, change.after.data)
         return change

@@ -22,7 +22,7 @@ MAX_DIFF_LINES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class DocumentChange:
     """A change of one file.
 
     Attributes:
@@ -38,7 +38,7 @@ class Change:
     added: int
 
 
-def replace_once(document: Document, old: str, new: str) -> Change:
+def replace_once(document: Document, old: str, new: str) -> DocumentChange:
     """Replace the only occurrence of `old`.
 
     Raises:
@@ -57,7 +57,7 @@ def replace_once(document: Document, old: str, new: str) -> Change:
     return _change(document, found[0], found[0] + len(old), new)
 
 
-def insert_after(document: Document, line: int, text: str) -> Change:
+def insert_after(document: Document, line: int, text: str) -> DocumentChange:
     """Insert whole lines after line `line`; 0 is the beginning of the file.
 
     Raises:
@@ -71,7 +71,7 @@ def insert_after(document: Document, line: int, text: str) -> Change:
     return _change(document, start, start, _as_lines(document, start, start, text))
 
 
-def replace_lines(document: Document, first: int, last: int, text: str) -> Change:
+def replace_lines(document: Document, first: int, last: int, text: str) -> DocumentChange:
     """Replace the lines `first` to `last`, counted from 1, both included. An empty text deletes them.
 
     `first` may be the line after the last one, which appends.
@@ -89,22 +89,22 @@ def replace_lines(document: Document, first: int, last: int, text: str) -> Chang
     return _change(document, start, end, _as_lines(document, start, end, text))
 
 
-def replace_all(document: Document, text: str) -> Change:
+def replace_all(document: Document, text: str) -> DocumentChange:
     """Replace the whole text; byte order mark, encoding and line ends stay."""
     return _change(document, 0, len(document.text), document.with_newlines(text))
 
 
-def new_file(text: str) -> Change:
+def new_file(text: str) -> DocumentChange:
     """Return the creation of a file that holds exactly `text`, in UTF-8."""
-    return Change(Document.of(b""), Document(encode(text), "utf-8", b"", text), 0, len(text))
+    return DocumentChange(Document.of(b""), Document(encode(text), "utf-8", b"", text), 0, len(text))
 
 
-def _change(document: Document, start: int, end: int, new: str) -> Change:
+def _change(document: Document, start: int, end: int, new: str) -> DocumentChange:
     if document.text[start:end] == new:
         raise ToolError("The new text is what stands there already: nothing would change.")
     text = document.text[:start] + new + document.text[end:]
     after = dataclasses.replace(document, data=document.splice(start, end, new), text=text)
-    return Change(document, after, start, len(new))
+    return DocumentChange(document, after, start, len(new))
 
 
 def _as_lines(document: Document, start: int, end: int, text: str) -> str:
@@ -160,20 +160,20 @@ def _not_found(document: Document, old: str) -> str:
     )
 
 
-def numbered(lines: list[str], first: int) -> str:
+def number_lines(lines: list[str], first: int) -> str:
     """Return lines with their numbers, as `cat -n` prints them."""
     return "".join(f"{number:6}\t{harmless(line)}\n" for number, line in enumerate(lines, first))
 
 
-def snippet(change: Change) -> str:
+def snippet(change: DocumentChange) -> str:
     """Return the changed lines with a few lines around them, numbered."""
     result = change.after
     first = max(1, result.line_at(change.start) - CONTEXT_LINES)
     last = result.line_at(change.start + max(0, change.added - 1)) + CONTEXT_LINES
-    return numbered(result.lines(first, last), first)
+    return number_lines(result.lines(first, last), first)
 
 
-def unified_diff(change: Change, path: str) -> str:
+def unified_diff(change: DocumentChange, path: str) -> str:
     """Return the change as a unified diff, in bounded time for files of any length.
 
     Common lines at both ends are removed first. The rest is aligned up to `MAX_DIFF_LINES`, and is one block beyond.
@@ -189,8 +189,8 @@ def unified_diff(change: Change, path: str) -> str:
     if max(len(old_part), len(new_part)) > MAX_DIFF_LINES:
         body = _one_block(old[skip : len(old) - same_end], new[skip : len(new) - same_end], skip)
     else:
-        body = [_shifted(line, low) for line in difflib.unified_diff(old_part, new_part, n=DIFF_CONTEXT)][2:]
-    return "".join([f"--- a/{path}\n", f"+++ b/{path}\n", *(_closed(line) for line in body)])
+        body = [_shift(line, low) for line in difflib.unified_diff(old_part, new_part, n=DIFF_CONTEXT)][2:]
+    return "".join([f"--- a/{path}\n", f"+++ b/{path}\n", *(_close_line(line) for line in body)])
 
 
 def _display_lines(text: str) -> list[str]:
@@ -209,7 +209,7 @@ def _one_block(old: list[str], new: list[str], skip: int) -> list[str]:
     return [header, *("-" + line for line in old), *("+" + line for line in new)]
 
 
-def _shifted(line: str, by: int) -> str:
+def _shift(line: str, by: int) -> str:
     """Shift the line numbers of a hunk header; return other lines unchanged."""
     match = re.match(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@", line)
     if not match:
@@ -217,5 +217,5 @@ def _shifted(line: str, by: int) -> str:
     return f"@@ -{int(match[1]) + by}{match[2] or ''} +{int(match[3]) + by}{match[4] or ''} @@\n"
 
 
-def _closed(line: str) -> str:
+def _close_line(line: str) -> str:
     return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -22,7 +22,7 @@ def shown_path(sandbox: Sandbox, path: str) -> str:
     return full.removeprefix(sandbox.workdir.rstrip("/") + "/")
 
 
-def checked(text: str, name: str) -> str:
+def check_text(text: str, name: str) -> str:
     """Return `text` if it is valid in command lines and paths.
 
     Raises:
@@ -40,7 +40,7 @@ def read_document(context: ToolContext, path: str) -> Document:
         ToolError: The file is missing or cannot be read.
     """
     with explained(context, path):
-        return Document.of(context.sandbox.read_file(checked(path, "path"), max_bytes=MAX_FILE_BYTES))
+        return Document.of(context.sandbox.read_file(check_text(path, "path"), max_bytes=MAX_FILE_BYTES))
 
 
 def write_file(context: ToolContext, path: str, data: bytes) -> None:
@@ -50,7 +50,7 @@ def write_file(context: ToolContext, path: str, data: bytes) -> None:
         ToolError: The file cannot be written.
     """
     with explained(context, path):
-        context.sandbox.write_file(checked(path, "path"), data)
+        context.sandbox.write_file(check_text(path, "path"), data)
 
 
 def find_document(context: ToolContext, path: str) -> Document | None:
@@ -61,7 +61,7 @@ def find_document(context: ToolContext, path: str) -> Document | None:
     """
     with explained(context, path):
         try:
-            return Document.of(context.sandbox.read_file(checked(path, "path"), max_bytes=MAX_FILE_BYTES))
+            return Document.of(context.sandbox.read_file(check_text(path, "path"), max_bytes=MAX_FILE_BYTES))
         except MissingFile:
             return None
 
@@ -73,7 +73,7 @@ def explained(context: ToolContext, path: str) -> Iterator[None]:
     try:
         yield
     except MissingFile:
-        raise ToolError(f"There is no file {shown!r}.{_elsewhere(context, shown)}") from None
+        raise ToolError(f"There is no file {shown!r}.{_find_elsewhere(context, shown)}") from None
     except NotAFile:
         raise ToolError(f"{shown!r} is not a regular file (a folder, perhaps).") from None
     except NoPermission:
@@ -83,7 +83,7 @@ def explained(context: ToolContext, path: str) -> Iterator[None]:
         raise ToolError(f"{shown!r} cannot be used: {reason}.") from None
 
 
-def _elsewhere(context: ToolContext, shown: str) -> str:
+def _find_elsewhere(context: ToolContext, shown: str) -> str:
     """Return files of the same name: the most common mistake is a wrong folder."""
     name = re.sub(r"([\\*?\[\]])", r"\\\1", posixpath.basename(shown))
     argv = ["find", ".", "-name", ".git", "-prune", "-o", "-name", name, "-print"]

@@ -9,7 +9,7 @@ from typing import Annotated
 from ..errors import ToolError
 from ..types import ExecResult, ToolResult
 from .base import ToolContext, tool
-from .files import checked, shown_path
+from .files import check_text, shown_path
 from .text import bound, clean, harmless, shorten
 
 MAX_RESULTS = 100
@@ -61,7 +61,7 @@ class Match:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result of a search.
 
     Attributes:
@@ -79,7 +79,7 @@ class Found:
 
 def search(
     context: ToolContext, pattern: str, path: str, *, include: str = "", basic: bool = False, max_results: int = 1
-) -> Found:
+) -> SearchResult:
     """Search with the sandbox's `grep`, which runs a second time to count if it prints too much.
 
     Args:
@@ -95,24 +95,24 @@ def search(
     """
     if max_results < 1:
         raise ToolError(f"max_results is {max_results}, but must be 1 or more.")
-    where = shown_path(context.sandbox, checked(path, "path"))
-    globs = _alternatives(checked(include, "include"))
+    where = shown_path(context.sandbox, check_text(path, "path"))
+    globs = _alternatives(check_text(include, "include"))
     _check_pattern(pattern)
-    expression = checked(pattern if basic else as_extended(pattern), "pattern")
+    expression = check_text(pattern if basic else as_extended(pattern), "pattern")
     options = ["-G" if basic else "-E", "-rHIZ", "--exclude-dir=.git", *([] if basic else _ignore_case(pattern))]
     options += [f"--include={glob.rpartition('/')[2]}" for glob in globs]
     deadline = time.monotonic() + context.time_left(TIMEOUT)
     lines = _grep(context, deadline, [*options, "-n", "-e", expression, "--", where], expression)
     if lines is not None:
         parsed = (Match(name, int(line), text) for name, line, text in _parse(lines))
-        matches = sorted(match for match in parsed if _wanted(match.path, where, globs))
+        matches = sorted(match for match in parsed if _matches_globs(match.path, where, globs))
         counts: dict[str, int] = {}
         for match in matches:
             counts[match.path] = counts.get(match.path, 0) + 1
-        return Found(pattern, where, matches, counts)
+        return SearchResult(pattern, where, matches, counts)
     counted = _grep(context, deadline, [*options, "-c", "-e", expression, "--", where], expression) or b""
-    totals = sorted((name, int(count)) for name, count, _ in _parse(counted) if _wanted(name, where, globs))
-    return Found(pattern, where, None, {name: count for name, count in totals if count})
+    totals = sorted((name, int(count)) for name, count, _ in _parse(counted) if _matches_globs(name, where, globs))
+    return SearchResult(pattern, where, None, {name: count for name, count in totals if count})
 
 
 def _check_pattern(pattern: str) -> None:
@@ -124,7 +124,7 @@ def _check_pattern(pattern: str) -> None:
         raise ToolError(f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are taken.")
 
 
-def summary(found: Found, shown: int) -> str:
+def summary(found: SearchResult, shown: int) -> str:
     """Return a note on the lines after the first `shown`; empty if there are none."""
     total = sum(found.counts.values())
     if not total:
@@ -136,7 +136,7 @@ def summary(found: Found, shown: int) -> str:
     return f"[... {total - shown:,} more matching lines; {total:,} in {len(found.counts):,} files in all ...]\n"
 
 
-def _flood(found: Found) -> str:
+def _flood(found: SearchResult) -> str:
     most = sorted(found.counts.items(), key=lambda item: (-item[1], item[0]))[:20]
     listed = "".join(f"{path}: {count:,} lines\n" for path, count in most)
     total, files = sum(found.counts.values()), len(found.counts)
@@ -149,10 +149,10 @@ def as_extended(pattern: str) -> str:
     Raises:
         ToolError: It holds a look-around or another group unknown to this syntax; `grep` would match it literally.
     """
-    return _TOKEN.sub(_translated, pattern.removeprefix("(?i)"))
+    return _TOKEN.sub(_translate, pattern.removeprefix("(?i)"))
 
 
-def _translated(match: re.Match[str]) -> str:
+def _translate(match: re.Match[str]) -> str:
     token = match[0]
     if token.startswith("["):
         return re.sub(r"\\([dwst])", lambda inner: _IN_BRACKETS[inner[1]], token)
@@ -178,7 +178,7 @@ def _alternatives(glob: str) -> list[str]:
     return [match[1] + choice + match[3] for choice in match[2].split(",")]
 
 
-def _wanted(path: str, where: str, globs: list[str]) -> bool:
+def _matches_globs(path: str, where: str, globs: list[str]) -> bool:
     """Return whether globs with a slash match the path; `grep` itself compares names."""
     below = path.removeprefix(where + "/")
     patterns = [glob.removeprefix("./").replace("**/", "*") for glob in globs]
@@ -228,12 +228,12 @@ def _parse(output: bytes) -> list[tuple[str, str, str]]:
     """Return path, line number (or count) and text of each line of the output."""
     found, position = [], 0
     while match := _RECORD.match(output, position):  # stops at anything that grep did not print
-        found.append((_decoded(match[1]).removeprefix("./"), match[2].decode(), _decoded(match[3])))
+        found.append((_decode(match[1]).removeprefix("./"), match[2].decode(), _decode(match[3])))
         position = match.end()
     return found
 
 
-def _decoded(line: bytes) -> str:
+def _decode(line: bytes) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:

@@ -27,7 +27,7 @@ class Step:
     digest: bytes
 
 
-class History:
+class EditHistory:
     """The last changes of each file."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from ..errors import ToolError
 from ..types import ToolResult
 from .base import ToolContext, tool
-from .files import checked, explained, shown_path
+from .files import check_text, explained, shown_path
 from .text import bound, clean, harmless
 
 MAX_DEPTH = 10
@@ -69,7 +69,7 @@ def find_entries(context: ToolContext, path: str, *, depth: int, hidden: bool = 
     if not 1 <= depth <= MAX_DEPTH:
         raise ToolError(f"depth is {depth}, but must be from 1 to {MAX_DEPTH}.")
     with explained(context, path):
-        folder = context.sandbox.resolve(checked(path, "path")).rstrip("/") + "/"
+        folder = context.sandbox.resolve(check_text(path, "path")).rstrip("/") + "/"
     skip = ["-name", ".git"] if hidden else ["-name", ".*"]
     argv = ["find", folder, "-mindepth", "1", "-maxdepth", str(depth), *skip, "-prune", "-o", "-printf", r"%y%P\0%l\0"]
     found = context.sandbox.exec(argv, timeout=context.time_left(30.0), max_output=MAX_LISTING)

@@ -12,11 +12,11 @@ from ..errors import FileError, ToolError
 from ..sandboxes import Sandbox
 from ..types import ToolResult
 from .base import Tool, ToolContext
-from .files import checked, shown_path
+from .files import check_text, shown_path
 from .pdb_entrypoint import FORMS, parse_entrypoint
 from .pdb_lines import moved_lines
-from .pdb_session import Breakpoint, Position, Reply, Session
-from .shell import MAX_TIMEOUT, capped
+from .pdb_session import Breakpoint, DebuggerReply, DebuggerSession, Position
+from .shell import MAX_TIMEOUT, cap_timeout
 from .text import NOTE_ROOM, bound, clean, harmless, shorten
 
 DEFAULT_TIMEOUT = 60.0
@@ -72,7 +72,7 @@ class Pdb(Tool):
     """The `pdb` tool: a debugger session that outlives calls, and breakpoints that outlive the session."""
 
     def __init__(self) -> None:
-        self._session: Session | None = None
+        self._session: DebuggerSession | None = None
         self._breakpoints = _Breakpoints()
         self._entrypoint = ""
         self._arguments: tuple[str, ...] | None = None
@@ -106,8 +106,8 @@ class Pdb(Tool):
         ends, the next call starts it from the top. Its standard input is empty.
         """  # noqa: D205  policies read this text, unwrapped
         lines = _command_lines(command)
-        timeout = capped(timeout)
-        self._choose(context, checked(entrypoint.strip(), "entrypoint"))
+        timeout = cap_timeout(timeout)
+        self._choose(context, check_text(entrypoint.strip(), "entrypoint"))
         try:
             return self._run(context, lines, timeout)
         except BaseException:  # a session that failed during a reply is unusable
@@ -152,13 +152,13 @@ class Pdb(Tool):
         """
         timeout = context.time_left(max(timeout, START_TIMEOUT))
         notes = self._breakpoints.follow_edits(context.sandbox)
-        self._session = Session(context.sandbox, parse_entrypoint(self._entrypoint), timeout=timeout)
+        self._session = DebuggerSession(context.sandbox, parse_entrypoint(self._entrypoint), timeout=timeout)
         arguments = f" with the arguments {shlex.join(self._arguments)}" if self._arguments is not None else ""
         story.notes += [f"Started: {self._entrypoint}{arguments}", *notes]
         reply = self._session.start(self._breakpoints.points, arguments=self._arguments, timeout=timeout)
         self._take(context, story, reply)
 
-    def _take(self, context: ToolContext, story: _Story, reply: Reply) -> None:
+    def _take(self, context: ToolContext, story: _Story, reply: DebuggerReply) -> None:
         """Store the result of a request, and close a session that is over."""
         story.output += reply.output
         story.reply = reply
@@ -199,7 +199,7 @@ class _Story:
 
     notes: list[str] = dataclasses.field(default_factory=list)
     output: bytes = b""
-    reply: Reply = dataclasses.field(default_factory=Reply)
+    reply: DebuggerReply = dataclasses.field(default_factory=DebuggerReply)
     not_run: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -231,7 +231,7 @@ def _ending(story: _Story) -> list[str]:
     return [*_how_it_ended(reply), *not_run]
 
 
-def _how_it_ended(reply: Reply) -> list[str]:
+def _how_it_ended(reply: DebuggerReply) -> list[str]:
     again = "Breakpoints are kept; the next command starts the program from the top."
     if reply.position:
         late = ["The command took too long and was interrupted."] if reply.timed_out else []
@@ -270,10 +270,10 @@ def _place(sandbox: Sandbox, position: Position | None, points: Sequence[Breakpo
 
 def _listing(sandbox: Sandbox, points: Sequence[Breakpoint]) -> list[str]:
     """Return the breakpoints, one per line."""
-    return ["Breakpoints:", *(f"  {_described(sandbox, point)}" for point in points)] if points else ["No breakpoints."]
+    return ["Breakpoints:", *(f"  {_describe(sandbox, point)}" for point in points)] if points else ["No breakpoints."]
 
 
-def _described(sandbox: Sandbox, point: Breakpoint) -> str:
+def _describe(sandbox: Sandbox, point: Breakpoint) -> str:
     properties = {
         f"if {point.condition}": point.condition is not None,
         "disabled": not point.enabled,

@@ -106,13 +106,13 @@ def _without_pdb(program: list[str]) -> list[str]:
     elif program[:1] == ["-mpdb"]:
         program = program[1:]
     else:
-        return _joined(program)
+        return _join_module(program)
     if program and program[0].startswith("-c"):
         raise ToolError("Leave out pdb's own option -c and give its commands in `command` instead.")
-    return _joined(program)
+    return _join_module(program)
 
 
-def _joined(program: list[str]) -> list[str]:
+def _join_module(program: list[str]) -> list[str]:
     """Join `-m MODULE` to `-mMODULE`, so that an option without a value is detected."""
     if program[:1] in (["-m"], ["-c"]) and len(program) > 1:
         return [program[0] + program[1], *program[2:]]

@@ -117,7 +117,7 @@ class Position(Frozen):
 
 
 @dataclasses.dataclass(slots=True)
-class Reply:
+class DebuggerReply:
     """The result of one request.
 
     Attributes:
@@ -137,7 +137,7 @@ class Reply:
     rest: tuple[str, ...] = ()
 
 
-class Session:
+class DebuggerSession:
     """One run of the program under the debugger.
 
     Args:
@@ -172,7 +172,7 @@ class Session:
         *,
         arguments: Sequence[str] | None = None,
         timeout: float,
-    ) -> Reply:
+    ) -> DebuggerReply:
         """Set the breakpoints and load the program; it stops at its first line.
 
         Args:
@@ -186,7 +186,7 @@ class Session:
         reply.output = self._opening + reply.output
         return reply
 
-    def command(self, lines: Sequence[str], breakpoints: tuple[Breakpoint, ...], *, timeout: float) -> Reply:
+    def command(self, lines: Sequence[str], breakpoints: tuple[Breakpoint, ...], *, timeout: float) -> DebuggerReply:
         """Run commands until they are done, the program ends, or shortly after `timeout` seconds.
 
         Args:
@@ -208,10 +208,10 @@ class Session:
         *,
         timeout: float,
         breakpoints: tuple[Breakpoint, ...],
-    ) -> Reply:
+    ) -> DebuggerReply:
         nonce = secrets.token_hex(8)
         self._pty.write(json.dumps({**request, "nonce": nonce, "lines": list(lines)}).encode("ascii") + b"\n")
-        reply = Reply(breakpoints=breakpoints)
+        reply = DebuggerReply(breakpoints=breakpoints)
         self._listen(reply, nonce, timeout)
         for number, grace in INTERRUPTS:
             if reply.position or self._pty.exit_code is not None:
@@ -222,7 +222,7 @@ class Session:
         reply.exit_code = self._pty.exit_code
         return reply
 
-    def _listen(self, reply: Reply, nonce: str, timeout: float) -> None:
+    def _listen(self, reply: DebuggerReply, nonce: str, timeout: float) -> None:
         """Read to the end of the reply, for at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not reply.position and (left := deadline - time.monotonic()) > 0:

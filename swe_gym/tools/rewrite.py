@@ -5,7 +5,7 @@ from typing import Annotated
 from ..errors import ToolError
 from ..types import ToolResult
 from .base import ToolContext, tool
-from .editing import Change, new_file, replace_all, replace_lines, unified_diff
+from .editing import DocumentChange, new_file, replace_all, replace_lines, unified_diff
 from .files import find_document, read_document, shown_path, write_file
 from .text import bound, harmless
 
@@ -25,14 +25,16 @@ def rewrite(
     that one line; with neither the whole file, which is made if it does not exist. An empty `new_code` deletes the
     lines. Line numbers are those of the file as it is now: view it again after a change that moved them.
     """
-    change, done = _changed(context, path, new_code, start, end)
+    change, done = _make_change(context, path, new_code, start, end)
     write_file(context, path, change.after.data)
     shown = harmless(shown_path(context.sandbox, path))
     diff = bound(unified_diff(change, shown), context.max_output - 2 * len(shown) - 100)
     return ToolResult(text=f"The file {shown} was {done}.\n\n{diff}")
 
 
-def _changed(context: ToolContext, path: str, text: str, start: int | None, end: int | None) -> tuple[Change, str]:
+def _make_change(
+    context: ToolContext, path: str, text: str, start: int | None, end: int | None
+) -> tuple[DocumentChange, str]:
     """Return the change, and "updated" or "created"."""
     if start is not None:
         return replace_lines(read_document(context, path), start, start if end is None else end, text), "updated"

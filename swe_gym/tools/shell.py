@@ -7,7 +7,7 @@ import signal
 from ..errors import ToolError
 from ..types import ExecResult, ToolResult
 from .base import ToolContext
-from .files import checked
+from .files import check_text
 from .text import bound_output
 
 KEPT_BYTES = 1 << 20
@@ -78,11 +78,11 @@ def run_command(context: ToolContext, command: str, *, timeout: float, merge: bo
     if not command.strip():
         raise ToolError("The command is empty.")
     limit = context.time_left(timeout)
-    result = context.sandbox.exec(checked(command, "command"), timeout=limit, merge=merge, max_output=KEPT_BYTES)
+    result = context.sandbox.exec(check_text(command, "command"), timeout=limit, merge=merge, max_output=KEPT_BYTES)
     return Ran(result, timeout, cut_short=limit < timeout)
 
 
-def capped(timeout: float, most: float = MAX_TIMEOUT) -> float:
+def cap_timeout(timeout: float, most: float = MAX_TIMEOUT) -> float:
     """Return a policy's timeout, at most `most` seconds.
 
     Raises:

@@ -103,10 +103,10 @@ def harmless(text: str) -> str:
 
     Tabs, line feeds and form feeds, which source files hold, stay.
     """
-    return _HARMFUL.sub(_visible, text)
+    return _HARMFUL.sub(_make_visible, text)
 
 
-def _visible(match: re.Match[str]) -> str:
+def _make_visible(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:
         return chr(0x2400 + code)  # control pictures: one character that reads NUL

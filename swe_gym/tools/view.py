@@ -7,8 +7,8 @@ from ..errors import NotAFile, ToolError
 from ..types import ToolResult
 from .base import ToolContext, tool
 from .document import Document
-from .editing import numbered
-from .files import MAX_FILE_BYTES, checked, explained, shown_path
+from .editing import number_lines
+from .files import MAX_FILE_BYTES, check_text, explained, shown_path
 from .listdir import list_folder
 from .text import harmless, shorten
 
@@ -65,7 +65,7 @@ def open_for_view(context: ToolContext, path: str) -> Document | None:
     """
     with explained(context, path):
         try:
-            data = context.sandbox.read_file(checked(path, "path"), max_bytes=MAX_FILE_BYTES)
+            data = context.sandbox.read_file(check_text(path, "path"), max_bytes=MAX_FILE_BYTES)
         except NotAFile:
             return None
     document = Document.of(data)
@@ -90,7 +90,7 @@ def choose_window(document: Document, start: int | None, end: int | None, room: 
         raise ToolError(f"end ({end}) is before start ({first}).")
     parts: list[str] = []
     for number in range(first, wanted + 1):
-        part = numbered([shorten(line, MAX_LINE) for line in document.lines(number, number)], number)
+        part = number_lines([shorten(line, MAX_LINE) for line in document.lines(number, number)], number)
         if parts and len(part) > room:
             break
         parts.append(part)

@@ -5,3 +5,16 @@
 the weights, `ranks` several processes, `update` one update, `agreement` the checks between sampler and trainer, `sft`
 supervised fine-tuning, `state`, `checkpoint` and `log` the run folder, `evaluate` the held-out tasks.
 """
+
+from typing import TYPE_CHECKING
+
+from ..door import load as _load
+
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .config import load_config as load_config
+    from .loop import train as train
+
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)

@@ -1,7 +1,7 @@
 """Weight sync, and the checks that sampler and trainer agree on log-probabilities."""
 
 from ..errors import SweGymError
-from ..rollout.tokens import ChatTemplate, Conversation
+from ..rollout.tokens import ChatTemplate, TokenConversation
 from .batch import Batch, segments_batch
 from .generators import TrainGenerator
 from .learner import Learner, OldLogprobs
@@ -67,7 +67,7 @@ def sync_weights(
     """
     learner.gather()
     generator.sync_weights(version)
-    conversation = Conversation(template, [{"role": "user", "content": _QUESTION}])
+    conversation = TokenConversation(template, [{"role": "user", "content": _QUESTION}])
     prompt = conversation.prompt
     conversation.answer(generator.generate(prompt, max_tokens=16, temperature=1.0, seed=0), 1.0)
     batch = segments_batch([conversation.segments])

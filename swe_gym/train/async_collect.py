@@ -12,17 +12,17 @@ from collections.abc import Collection, Sequence
 from ..rollout.pool import CLOSE_TIMEOUT
 from ..rollout.progress import Failure
 from ..trajectories.trajectory import Trajectory
-from .collect import ACTIVITIES, Collector, Episode, Played, Slot, activities
+from .collect import ACTIVITIES, Collector, PlayedBatch, TrainEpisodeJob, TrainSlot, activities
 
 End = Trajectory | Failure | None
 """How an episode ended; None while it is in flight."""
 
 
 @dataclasses.dataclass(slots=True)
-class _Entry:
+class _DrawnEpisode:
     """An episode that was drawn and not trained on yet."""
 
-    slot: Slot
+    slot: TrainSlot
     end: End = None
     losses: list[Trajectory] = dataclasses.field(default_factory=list)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -39,7 +39,7 @@ class AsyncCollector:
     def __init__(self, collector: Collector, temperature: float) -> None:
         self._collector, self._temperature = collector, temperature
         self._changed = threading.Condition()
-        self._entries: dict[int, _Entry] = {}  # in the order of the draw
+        self._entries: dict[int, _DrawnEpisode] = {}  # in the order of the draw
         self._numbers = itertools.count()
         self._closed = False
         self._error: BaseException | None = None
@@ -53,14 +53,14 @@ class AsyncCollector:
         with self._changed:
             return len({entry.slot.group for entry in self._entries.values()})
 
-    def add(self, slots: Sequence[Slot], ends: Sequence[End] = ()) -> None:
+    def add(self, slots: Sequence[TrainSlot], ends: Sequence[End] = ()) -> None:
         """Queue the episodes of slots, whole groups at a time.
 
         Args:
             slots: The slots.
             ends: How the episodes ended in an earlier process. Those without an end start from their seed.
         """
-        entries = [_Entry(slot, end) for slot, end in itertools.zip_longest(slots, ends)]
+        entries = [_DrawnEpisode(slot, end) for slot, end in itertools.zip_longest(slots, ends)]
         with self._changed:
             keyed = {next(self._numbers): entry for entry in entries}
             self._entries |= keyed
@@ -68,7 +68,7 @@ class AsyncCollector:
             if not self._closed:
                 self._pool.add(key for key, entry in keyed.items() if entry.end is None)
 
-    def take(self, count: int, chosen: Collection[int] = ()) -> Played:
+    def take(self, count: int, chosen: Collection[int] = ()) -> PlayedBatch:
         """Wait until groups are complete, and remove them.
 
         Args:
@@ -79,14 +79,14 @@ class AsyncCollector:
             Exception: A mistake in the configuration, a policy or a reward, which ended an episode.
         """
         with self._changed:
-            while not (wanted := self._wanted(count, chosen)):
+            while not (wanted := self._choose_groups(count, chosen)):
                 if self._error is not None:
                     raise self._error
                 self._changed.wait()
             taken = [self._entries.pop(key) for key, one in list(self._entries.items()) if one.slot.group in wanted]
-        return self._played(taken)
+        return self._make_batch(taken)
 
-    def _wanted(self, count: int, chosen: Collection[int]) -> list[int]:
+    def _choose_groups(self, count: int, chosen: Collection[int]) -> list[int]:
         """Return the groups to take now; empty if they are not complete."""
         complete: dict[int, bool] = {}
         for entry in self._entries.values():
@@ -95,14 +95,14 @@ class AsyncCollector:
         found = [group for group, whole in complete.items() if whole and (not chosen or group in chosen)]
         return found[:count] if len(found) >= (len(chosen) or count) else []
 
-    def _played(self, taken: Sequence[_Entry]) -> Played:
+    def _make_batch(self, taken: Sequence[_DrawnEpisode]) -> PlayedBatch:
         seconds = {name: sum(entry.seconds.get(name, 0.0) for entry in taken) for name in ACTIVITIES}
-        return Played.of(
+        return PlayedBatch.of(
             [(entry.slot, entry.end) for entry in taken if entry.end is not None],
             {"all": sum(seconds.values()) / self._collector.workers, **seconds, "idle": 0.0},
         )
 
-    def in_flight(self) -> list[tuple[Slot, End]]:
+    def in_flight(self) -> list[tuple[TrainSlot, End]]:
         """Return the episodes that were added and not taken, for a checkpoint."""
         with self._changed:
             return [(entry.slot, entry.end) for entry in self._entries.values()]
@@ -132,11 +132,11 @@ class AsyncCollector:
             self._changed.wait_for(lambda: self._closed or any(one.end is None for one in self._entries.values()))
             return not self._closed
 
-    def _make(self, key: int, number: int) -> Episode:
+    def _make(self, key: int, number: int) -> TrainEpisodeJob:
         entry = self._entries[key]
         return self._collector.episode(key, number, entry.slot, entry.losses, self._temperature)
 
-    def _finish(self, episode: Episode) -> None:
+    def _finish(self, episode: TrainEpisodeJob) -> None:
         record, failure = episode.outcome()
         entry = self._entries[episode.key]
         for name, spent in activities(episode, record if failure is None else None).items():

@@ -17,7 +17,7 @@ from ..trajectories.trajectory import Segment, Trajectory
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class TrainRow:
     """One segment of one episode.
 
     Attributes:
@@ -76,7 +76,7 @@ class Batch:
         versions: Version of the weights that sampled each token, shape (tokens,).
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[TrainRow, ...]
     episodes: Tensor
     sampler: Tensor
     versions: Tensor
@@ -126,26 +126,26 @@ def segments_batch(episodes: Sequence[Sequence[Segment]], oldest: int = -1) -> B
     rows = tuple(_row(number, segment, oldest) for number, segment in numbered if max(segment.versions) >= oldest)
     return Batch(
         rows=rows,
-        episodes=_flat([torch.full((len(row),), row.episode) for row in rows], rows, torch.long),
-        sampler=_flat([row.logprobs for row in rows], rows, torch.float32),
-        versions=_flat([row.versions for row in rows], rows, torch.long),
+        episodes=_flatten([torch.full((len(row),), row.episode) for row in rows], rows, torch.long),
+        sampler=_flatten([row.logprobs for row in rows], rows, torch.float32),
+        versions=_flatten([row.versions for row in rows], rows, torch.long),
     )
 
 
-def _flat(columns: Iterable[Tensor], rows: Iterable[Row], dtype: torch.dtype) -> Tensor:
+def _flatten(columns: Iterable[Tensor], rows: Iterable[TrainRow], dtype: torch.dtype) -> Tensor:
     """Concatenate the values at sampled tokens."""
     parts = [column[row.sampled] for column, row in zip(columns, rows, strict=True)]
     return torch.cat(parts).to(dtype) if parts else torch.zeros(0, dtype=dtype)
 
 
-def _row(episode: int, segment: Segment, oldest: int) -> Row:
+def _row(episode: int, segment: Segment, oldest: int) -> TrainRow:
     """Convert a segment, which `Segment` has validated, to tensors."""
     if segment.loss_mask and segment.loss_mask[0]:
         raise UsageError(
             f"episode {episode}: the first token of a segment is sampled, and no token before it predicts it"
         )
     versions = torch.tensor(segment.versions, dtype=torch.long)
-    return Row(
+    return TrainRow(
         episode=episode,
         token_ids=torch.tensor(segment.token_ids, dtype=torch.long),
         sampled=torch.tensor(segment.loss_mask, dtype=torch.bool) & (versions >= oldest),
@@ -155,7 +155,7 @@ def _row(episode: int, segment: Segment, oldest: int) -> Row:
     )
 
 
-def _pack(rows: Sequence[Row], starts: Sequence[int]) -> Pack:
+def _pack(rows: Sequence[TrainRow], starts: Sequence[int]) -> Pack:
     offset = 0
     places, index = [], []
     for row, start in zip(rows, starts, strict=True):

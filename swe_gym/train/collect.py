@@ -14,17 +14,16 @@ from typing import NamedTuple
 
 import gymnasium
 
-from ..envs import registration
-from ..envs.swe_env import SweEnv
+from .. import envs
+from ..envs import SweEnv
 from ..errors import PolicyError, SandboxError, TaskError, UsageError
-from ..gateway.agents import make_agent
-from ..gateway.agents.base import Agent
-from ..gateway.rendering import Renderer
+from ..gateway import Renderer
+from ..gateway.agents import Agent, make_agent
 from ..rollout.attempt import EpisodeJob
 from ..rollout.executors import open_executor
 from ..rollout.hosted import HostedPolicy
 from ..rollout.policy import Player, Policy
-from ..rollout.pool import CLOSE_TIMEOUT, EpisodePool, Link
+from ..rollout.pool import CLOSE_TIMEOUT, DriverLink, EpisodePool
 from ..rollout.progress import Failure
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
 from ..trajectories.trajectory import Trajectory
@@ -38,12 +37,12 @@ MakePolicy = Callable[[gymnasium.Env[str, str]], Policy | Player]
 
 _PARTS = ("start", "tools", "grading", "policy")
 ACTIVITIES = (*_PARTS, "rest", "lost")
-"""What the threads of episodes do; names in `Played.seconds`."""
+"""What the threads of episodes do; names in `PlayedBatch.seconds`."""
 
 _NOT_PLAYED = Failure("Cancelled", "reset", "cancelled before it started", retry=False, counts=False)
 
 
-class Slot(NamedTuple):
+class TrainSlot(NamedTuple):
     """One episode to play.
 
     Attributes:
@@ -58,7 +57,7 @@ class Slot(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Played:
+class PlayedBatch:
     """The played episodes of one update.
 
     Attributes:
@@ -78,19 +77,19 @@ class Played:
     all_groups: frozenset[int]
 
     @classmethod
-    def of(cls, ends: Iterable[tuple[Slot, Trajectory | Failure]], seconds: dict[str, float]) -> Played:
+    def of(cls, ends: Iterable[tuple[TrainSlot, Trajectory | Failure]], seconds: dict[str, float]) -> PlayedBatch:
         """Return how the episodes of slots ended."""
         found = list(ends)
         good = [(slot.group, end) for slot, end in found if isinstance(end, Trajectory)]
         return cls(
             trajectories=tuple(trajectory for _, trajectory in good),
             groups=tuple(group for group, _ in good),
-            lost=tuple(_told(end) for _, end in found if isinstance(end, Failure)),
+            lost=tuple(_describe_failure(end) for _, end in found if isinstance(end, Failure)),
             seconds=seconds,
             all_groups=frozenset(slot.group for slot, _ in found),
         )
 
-    def keep(self, where: Sequence[bool]) -> Played:
+    def keep(self, where: Sequence[bool]) -> PlayedBatch:
         """Return the episodes for which `where` is true."""
         chosen = [index for index, kept in enumerate(where) if kept]
         return dataclasses.replace(
@@ -100,7 +99,7 @@ class Played:
         )
 
 
-class Episode(EpisodeJob[int]):
+class TrainEpisodeJob(EpisodeJob[int]):
     """One try at the episode of a slot; the key is the slot's index."""
 
     data: _EpisodeWork | None = None
@@ -126,18 +125,18 @@ class _EpisodeWork(NamedTuple):
     options: JsonObject
     place: int
     number: int
-    slot: Slot
+    slot: TrainSlot
     losses: tuple[Trajectory, ...]
 
-    def make(self, link: Link) -> Episode:
+    def make(self, link: DriverLink) -> TrainEpisodeJob:
         """Make the episode on a node."""
         return self.episode(lambda _env: HostedPolicy(link), list(self.losses))
 
-    def episode(self, policy: MakePolicy, losses: list[Trajectory]) -> Episode:
+    def episode(self, policy: MakePolicy, losses: list[Trajectory]) -> TrainEpisodeJob:
         """Make the episode with a policy."""
         env = make_env(self.config, self.options)
         task_id, seed = self.slot.task_id, self.slot.seed
-        episode = Episode(self.place, self.number, env, policy, task_id=task_id, seed=seed, losses=losses)
+        episode = TrainEpisodeJob(self.place, self.number, env, policy, task_id=task_id, seed=seed, losses=losses)
         episode.data = self
         return episode
 
@@ -175,10 +174,10 @@ class Collector:
         self._executor = self._open.enter_context(open_executor(config.executor, config.executor_options, options))
         self.task_ids: Sequence[str] = _swe_env(self._first).source.ids()
         self.workers = config.workers
-        self._pool: EpisodePool[int, Episode] | None = None
+        self._pool: EpisodePool[int, TrainEpisodeJob] | None = None
         self._closed = False
 
-    def play(self, slots: Sequence[Slot], *, temperature: float) -> Played:
+    def play(self, slots: Sequence[TrainSlot], *, temperature: float) -> PlayedBatch:
         """Play an episode for each slot, `env.workers` at once. Lost episodes are retried once.
 
         After an error or Ctrl-C, running episodes have `GRACE` seconds to end.
@@ -191,7 +190,7 @@ class Collector:
         ends: list[Trajectory | Failure] = [_NOT_PLAYED for _ in slots]
         seconds = dict.fromkeys(ACTIVITIES, 0.0)
 
-        def make(index: int, number: int) -> Episode:
+        def make(index: int, number: int) -> TrainEpisodeJob:
             return self.episode(index, number, slots[index], losses[index], temperature)
 
         with self.pool(make) as self._pool:
@@ -206,13 +205,15 @@ class Collector:
                     self._pool.retry(episode)
         wall = time.monotonic() - started
         seconds["idle"] = max(0.0, min(self.workers, len(slots)) * wall - sum(seconds.values()))
-        return Played.of(zip(slots, ends, strict=True), {"all": wall, **seconds})
+        return PlayedBatch.of(zip(slots, ends, strict=True), {"all": wall, **seconds})
 
-    def pool(self, make: Callable[[int, int], Episode]) -> EpisodePool[int, Episode]:
+    def pool(self, make: Callable[[int, int], TrainEpisodeJob]) -> EpisodePool[int, TrainEpisodeJob]:
         """Return a pool of `config.workers` threads that retries a lost episode once."""
         return EpisodePool(make, workers=self.workers, retries=1, grace=GRACE, executor=self._executor)
 
-    def episode(self, key: int, number: int, slot: Slot, losses: list[Trajectory], temperature: float) -> Episode:
+    def episode(
+        self, key: int, number: int, slot: TrainSlot, losses: list[Trajectory], temperature: float
+    ) -> TrainEpisodeJob:
         """Return a try at the episode of a slot. Earlier tries have left their losses in `losses`."""
         policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
         work = _EpisodeWork(self._config, self._options, key, number, slot, tuple(losses))
@@ -233,8 +234,10 @@ class Collector:
         )
 
     def _player(self, agent: Agent, seed: int, temperature: float) -> Player:
-        from ..gateway.play import AgentPlayer  # the extra "agents"
-        from ..gateway.token_sampler import TokenSampler
+        from ..gateway import (
+            AgentPlayer,  # the extra "agents"
+            TokenSampler,
+        )
 
         sampler = TokenSampler(
             self._generator,
@@ -255,7 +258,7 @@ class Collector:
         self._first.close()
 
 
-def activities(episode: Episode, record: Trajectory | None) -> dict[str, float]:
+def activities(episode: TrainEpisodeJob, record: Trajectory | None) -> dict[str, float]:
     """Return the seconds of an ended try's thread by activity. `record` is None if the try does not count."""
     if record is None:
         return {"lost": episode.seconds}
@@ -263,7 +266,7 @@ def activities(episode: Episode, record: Trajectory | None) -> dict[str, float]:
     return {**parts, "rest": max(0.0, episode.seconds - sum(parts.values()))}
 
 
-def _told(failure: Failure) -> str:
+def _describe_failure(failure: Failure) -> str:
     """Return a failure as "PolicyError: no route to host"."""
     kind = failure.name.partition(" ")[0]
     return failure.message if failure.message.startswith(kind) else f"{kind}: {failure.message}"
@@ -279,7 +282,7 @@ def make_env(config: EnvConfig, options: JsonMapping) -> gymnasium.Env[str, str]
     Raises:
         UsageError: An argument is invalid.
     """
-    env = registration.make_env(config.id, **{**config.options, **options})
+    env = envs.make_env(config.id, **{**config.options, **options})
     _swe_env(env)
     return env
 

@@ -3,16 +3,11 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ..actions import parse_action
-from ..actions.arguments import shell_tool
-from ..envs.swe_env import SweEnv
+from ..actions import parse_action, shell_tool
+from ..envs import SweEnv
 from ..errors import UsageError
-from ..gateway.agents import make_agent
-from ..gateway.agents.base import Agent
-from ..gateway.calls import tool_call
-from ..gateway.play import AgentPlayer
-from ..gateway.rendering import Renderer
-from ..gateway.token_sampler import TokenSampler
+from ..gateway import AgentPlayer, Renderer, TokenSampler, tool_call
+from ..gateway.agents import Agent, make_agent
 from ..rollout.policy import Policy
 from ..rollout.tokens import ChatTemplate, Completion
 from .config import EnvConfig, GenerationConfig

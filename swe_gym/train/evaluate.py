@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import UsageError
 from ..trajectories.statistics import mean_interval, pass_curve
-from .collect import Played, Slot, task_ids
+from .collect import PlayedBatch, TrainSlot, task_ids
 from .config import EvaluationConfig, TrainConfig
 
 
@@ -18,7 +18,7 @@ def check_tasks(config: TrainConfig) -> None:
     """
     trained = task_ids(config.env, config.env.train)
     if config.run.evaluate_every:
-        evaluated = held_out_tasks(task_ids(config.env, config.env.held_out), config.evaluation.tasks)
+        evaluated = draw_held_out_tasks(task_ids(config.env, config.env.held_out), config.evaluation.tasks)
         if common := [task_id for task_id in evaluated if task_id in trained]:
             raise UsageError(
                 f"env.train and env.held_out share tasks, for example {common[0]!r}: choose ranges that do not "
@@ -26,22 +26,22 @@ def check_tasks(config: TrainConfig) -> None:
             )
 
 
-def held_out_tasks(ids: Sequence[str], count: int) -> list[str]:
+def draw_held_out_tasks(ids: Sequence[str], count: int) -> list[str]:
     """Draw tasks without replacement, the same ones in each evaluation of each run; all of them if there are fewer."""
     return random.Random("held out").sample(ids, min(count, len(ids)))
 
 
-def evaluation_slots(ids: Sequence[str], evaluation: EvaluationConfig) -> list[Slot]:
+def evaluation_slots(ids: Sequence[str], evaluation: EvaluationConfig) -> list[TrainSlot]:
     """Return the episodes of an evaluation, with the same seeds in each evaluation of each run."""
     draw = random.Random("seeds")
     return [
-        Slot(task_id, group, draw.getrandbits(31))
-        for group, task_id in enumerate(held_out_tasks(ids, evaluation.tasks))
+        TrainSlot(task_id, group, draw.getrandbits(31))
+        for group, task_id in enumerate(draw_held_out_tasks(ids, evaluation.tasks))
         for _ in range(evaluation.attempts)
     ]
 
 
-def summarize(played: Played, ks: Sequence[int] = (1,)) -> dict[str, object]:
+def summarize(played: PlayedBatch, ks: Sequence[int] = (1,)) -> dict[str, object]:
     """Return the metrics of an evaluation: mean reward and pass@k with 95 % intervals, and the outcome of each task."""
     by_task: dict[str, list[bool]] = {}
     earned: dict[str, list[float]] = {}

@@ -40,11 +40,11 @@ class Log:
 
     def add(self, event: str, update: int, **metrics: Json) -> None:
         """Append an event. Numbers that are not finite become strings."""
-        line = {"event": event, "update": update, "time": round(time.time(), 3), **_plain(metrics)}
+        line = {"event": event, "update": update, "time": round(time.time(), 3), **_to_plain(metrics)}
         append_lines(self.path, json.dumps(line, allow_nan=False))
         if numbers := dict(_numbers(event, metrics)):
             for tracker in self.trackers:
-                with _tolerated(tracker):
+                with _tolerate(tracker):
                     tracker.add(numbers, metrics.get("step", update))
 
     def has(self, event: str) -> bool:
@@ -58,7 +58,7 @@ class Log:
             failed: Whether an error ended the run.
         """
         for tracker in self.trackers:
-            with _tolerated(tracker):
+            with _tolerate(tracker):
                 tracker.close(failed=failed)
 
 
@@ -68,7 +68,7 @@ def read_log(path: Path) -> list[JsonObject]:
 
 
 @contextlib.contextmanager
-def _tolerated(tracker: Tracker) -> Iterator[None]:
+def _tolerate(tracker: Tracker) -> Iterator[None]:
     """Turn an error of a tracker into a warning: `log.jsonl` is complete without it."""
     try:
         yield
@@ -76,11 +76,11 @@ def _tolerated(tracker: Tracker) -> Iterator[None]:
         warnings.warn(f"{type(tracker).__name__} failed; training continues: {error}", stacklevel=3)
 
 
-def _plain(value: Json) -> Json:
+def _to_plain(value: Json) -> Json:
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _to_plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_to_plain(one) for one in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else str(value)
     return value

@@ -9,21 +9,21 @@ from pathlib import Path
 import torch
 
 from ..atomic import write_text
+from ..gateway import Renderer
 from ..gateway.agents import make_agent
-from ..gateway.rendering import Renderer
 from ..rollout.tokens import ChatTemplate
 from ..trajectories.run_folder import LOCK, take_lock
 from .agreement import TrainingStopped, sync_weights
 from .async_collect import AsyncCollector
 from .checkpoint import Checkpoints
-from .collect import Collector, Played
+from .collect import Collector, PlayedBatch
 from .config import TrainConfig
 from .evaluate import check_tasks, evaluation_slots, summarize
 from .generators import TrainGenerator, check_options, make_generator
 from .loading import load_learner, load_tokenizer, seed_everything
 from .log import Log
 from .ranks import Ranks, open_ranks
-from .sampler import Sampler
+from .sampler import SyncedSampler
 from .sft import run_sft
 from .state import RunState, check_folder
 from .trackers import make_tracker
@@ -67,7 +67,7 @@ class Trainer:
             self.log.close(failed=True)
             raise
         self.state = RunState(config.run.seed)
-        self._generator: Sampler | None = None
+        self._generator: SyncedSampler | None = None
         self._ahead: AsyncCollector | None = None
         self._repeated: dict[int, list[int]] = {}  # update -> its groups, for updates after the checkpoint
 
@@ -113,7 +113,7 @@ class Trainer:
             logger.info("resuming %s after update %d", self.folder, self.state.update)
             self._repeated = {line["update"]: line["groups"] for line in removed if "groups" in line}
         # A server that does not start costs no SFT.
-        generator = self._generator = Sampler(make_generator(self.config.generation, self.model, self.tokenizer))
+        generator = self._generator = SyncedSampler(make_generator(self.config.generation, self.model, self.tokenizer))
         if not resumed:
             (self.folder / REFERENCE).unlink(missing_ok=True)  # left by a run without a checkpoint
             self._sft()
@@ -127,17 +127,17 @@ class Trainer:
             with self._episodes_in_flight(train):
                 self._loop(train, held_out, generator)
 
-    def _loop(self, train: Collector, held_out: Collector, generator: Sampler) -> None:
-        done = self._done()
+    def _loop(self, train: Collector, held_out: Collector, generator: SyncedSampler) -> None:
+        done = self._is_done()
         while not done:
             self._update(train, generator)
             if self.config.run.evaluate_every and self.state.update % self.config.run.evaluate_every == 0:
                 self._evaluate(held_out)
-            done = self._done()
+            done = self._is_done()
             if done or self.state.update % self.config.run.checkpoint_every == 0:
                 self._save()
 
-    def _done(self) -> bool:
+    def _is_done(self) -> bool:
         limit = self.config.run.minutes
         return self.state.update >= self.config.run.updates or bool(limit and self.state.minutes >= limit)
 
@@ -154,7 +154,7 @@ class Trainer:
     @contextlib.contextmanager
     def _episodes_in_flight(self, train: Collector) -> Iterator[None]:
         """Play training episodes in the background if `async_rollout` is set."""
-        if not self.config.algorithm.async_rollout or self._done():
+        if not self.config.algorithm.async_rollout or self._is_done():
             yield
             return
         with contextlib.closing(AsyncCollector(train, self.config.generation.temperature)) as self._ahead:
@@ -173,11 +173,11 @@ class Trainer:
             torch.save(self.learner.state()["model"], partial)
             partial.replace(self.folder / REFERENCE)
 
-    def _sync_weights(self, generator: Sampler) -> float:
+    def _sync_weights(self, generator: SyncedSampler) -> float:
         limit = self.config.generation.max_logprob_diff
         return sync_weights(generator, self.learner, self.template, version=self.state.update, limit=limit)
 
-    def _update(self, train: Collector, generator: Sampler) -> None:
+    def _update(self, train: Collector, generator: SyncedSampler) -> None:
         started, busy = time.monotonic(), generator.busy_seconds()
         self.learner.seconds.update(dict.fromkeys(self.learner.seconds, 0.0))
         played = self._collect(train)
@@ -201,7 +201,7 @@ class Trainer:
         }
         self.log.add("update", self.state.update, minutes=self.state.minutes, **metrics)
 
-    def _collect(self, train: Collector) -> Played:
+    def _collect(self, train: Collector) -> PlayedBatch:
         """Return the episodes of one update: play them, or take groups that are complete.
 
         Raises:

@@ -122,9 +122,9 @@ class PolicyModel(nn.Module):
             tokenizer: The tokenizer.
             untied: Untie the output embedding from the input embedding.
         """
-        lm = self._merged()
+        lm = self._merge_adapters()
         if untied and lm.config.tie_word_embeddings:
-            lm = _untied(lm)
+            lm = _untie(lm)
         lm.save_pretrained(folder, safe_serialization=True)
         tokenizer.save_pretrained(folder)
 
@@ -133,7 +133,7 @@ class PolicyModel(nn.Module):
 
         Without adapters they are usually the trained tensors, not copies.
         """
-        lm = self._merged()
+        lm = self._merge_adapters()
         named: dict[str, Tensor] = {}
         known = set()
         for name, weight in lm.state_dict().items():
@@ -147,14 +147,14 @@ class PolicyModel(nn.Module):
             return named
         return dict(revert_weight_conversion(lm, named))
 
-    def _merged(self) -> "PreTrainedModel":
+    def _merge_adapters(self) -> "PreTrainedModel":
         lm = self.lm
         if hasattr(lm, "merge_and_unload"):
             lm = copy.deepcopy(lm).merge_and_unload()
         return lm
 
 
-def _untied(lm: "PreTrainedModel") -> "PreTrainedModel":
+def _untie(lm: "PreTrainedModel") -> "PreTrainedModel":
     """Return a model with an untied output embedding that shares all other weights."""
     config = copy.deepcopy(lm.config)
     config.tie_word_embeddings = False

@@ -12,7 +12,7 @@ SYNC_TIMEOUT = 1800.0
 """Seconds that a weight sync waits for running answers, and an answer for a weight sync."""
 
 
-class Sampler:
+class SyncedSampler:
     """A `TrainGenerator` whose weights may be synced while episodes run.
 
     A sync waits for the answers that are being sampled, and new answers wait for the sync. Tools, tests and sandboxes

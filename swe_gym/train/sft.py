@@ -9,13 +9,13 @@ from typing import NamedTuple, Self
 import torch
 
 from ..actions import render_call
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import UsageError
 from ..rollout.episode import play
 from ..rollout.policies import make_policies
 from ..rollout.policy import Player, Policy
-from ..rollout.tokens import ChatTemplate, Completion, Conversation, short_prompt
-from ..tasks.order import ShuffledOrder
+from ..rollout.tokens import ChatTemplate, Completion, TokenConversation, short_prompt
+from ..tasks import ShuffledOrder
 from ..trajectories.run_folder import open_trajectories
 from ..trajectories.trajectory import Trajectory, Turn
 from ..types import JsonObject, ToolCall
@@ -156,10 +156,10 @@ def resolved_episodes(path: str | os.PathLike[str], per_task: int = 0) -> list[T
             f"sft.trajectories: none of the {played} episodes of {path} is resolved: use easier tasks, more attempts "
             "or another model"
         )
-    return _best(found, per_task) if per_task else found
+    return _choose_best(found, per_task) if per_task else found
 
 
-def _best(trajectories: Iterable[Trajectory], per_task: int) -> list[Trajectory]:
+def _choose_best(trajectories: Iterable[Trajectory], per_task: int) -> list[Trajectory]:
     kept: dict[str, list[Trajectory]] = {}
     for trajectory in sorted(trajectories, key=_flaws):
         of_task = kept.setdefault(trajectory.task_id, [])
@@ -227,7 +227,7 @@ def tokenize_text(trajectory: Trajectory, template: ChatTemplate, end: int, form
         form: How training prompts the model.
     """
     first = {"role": "system", "content": form.system}
-    conversation = Conversation(template, [first, {"role": "user", "content": trajectory.observation}])
+    conversation = TokenConversation(template, [first, {"role": "user", "content": trajectory.observation}])
     for number, turn in enumerate(trajectory.turns):
         ids = [*template.encode(_as_text(turn, form.action_format)), end]
         conversation.answer(Completion(ids, [0.0] * len(ids), "stop", 0), 1.0)

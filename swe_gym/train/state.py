@@ -10,13 +10,13 @@ import torch
 
 from ..errors import UsageError
 from ..rollout.progress import Failure
-from ..tasks.order import ShuffledOrder
+from ..tasks import ShuffledOrder
 from ..trajectories.run_folder import differences
 from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
 from .async_collect import End
 from .checkpoint import Checkpoints, random_state, set_random_state
-from .collect import Slot
+from .collect import TrainSlot
 from .config import TrainConfig, make_config
 from .learner import Learner
 
@@ -40,7 +40,7 @@ class RunState:
         self.tasks = random.Random(seed)
         self._order = ShuffledOrder(1, seed)
         self.shuffle = torch.Generator().manual_seed(seed)
-        self.in_flight: list[tuple[Slot, End]] = []
+        self.in_flight: list[tuple[TrainSlot, End]] = []
         self._minutes_before = 0.0
         self._started = time.monotonic()
 
@@ -49,14 +49,14 @@ class RunState:
         """Wall-clock minutes, over all resumes."""
         return self._minutes_before + (time.monotonic() - self._started) / 60
 
-    def draw(self, task_ids: Sequence[str], groups: int, size: int) -> list[Slot]:
+    def draw(self, task_ids: Sequence[str], groups: int, size: int) -> list[TrainSlot]:
         """Draw the episodes of groups: a task each, without replacement, and a seed for each episode."""
         if self._order.count != len(task_ids):
             self._order = ShuffledOrder(len(task_ids), self._order.seed)
         first, self.drawn = self.drawn, self.drawn + groups
         tasks = [task_ids[self._order[place]] for place in range(first, self.drawn)]
         return [
-            Slot(task_id, group, self.tasks.getrandbits(31))
+            TrainSlot(task_id, group, self.tasks.getrandbits(31))
             for group, task_id in enumerate(tasks, first)
             for _ in range(size)
         ]
@@ -93,7 +93,7 @@ class RunState:
         self.drawn = facts["drawn"]
         ends: dict[int, End] = dict(checkpoint.waiting())
         ends |= {index: Failure(*fields) for index, *fields in facts["lost"]}
-        self.in_flight = [(Slot(*slot), ends.get(index)) for index, slot in enumerate(facts["in_flight"])]
+        self.in_flight = [(TrainSlot(*slot), ends.get(index)) for index, slot in enumerate(facts["in_flight"])]
         checkpoint.restore_random(tensors)
         self.update = checkpoint.update
         self._minutes_before = facts["minutes"]

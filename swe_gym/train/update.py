@@ -10,13 +10,13 @@ from ..types import JsonObject
 from .advantages import estimator, explained_variance, gae, nonzero_variance, whiten
 from .agreement import check_logprob_diff, mismatch
 from .batch import Batch, make_batch
-from .collect import Played
+from .collect import PlayedBatch
 from .config import AlgorithmConfig, TrainConfig
 from .learner import Learner, OldLogprobs, Targets
 from .state import RunState
 
 
-def make_update(played: Played, learner: Learner, config: TrainConfig, state: RunState) -> JsonObject:
+def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, state: RunState) -> JsonObject:
     """Compute advantages and take the optimizer steps of one update.
 
     Returns:
@@ -28,7 +28,7 @@ def make_update(played: Played, learner: Learner, config: TrainConfig, state: Ru
     algorithm = config.algorithm
     oldest = state.update - algorithm.max_staleness
     metrics = rollout_metrics(played)
-    metrics["stale"] = sum(_newest(one, state.update) < oldest for one in played.trajectories)
+    metrics["stale"] = sum(_find_newest(one, state.update) < oldest for one in played.trajectories)
     varied = nonzero_variance(_rewards(played), torch.tensor(played.groups))
     metrics["frac_nonzero_variance"] = float(varied.float().mean()) if len(varied) else 0.0
     if algorithm.zero_variance_groups == "drop" and algorithm.advantage != "gae":
@@ -50,7 +50,7 @@ def make_update(played: Played, learner: Learner, config: TrainConfig, state: Ru
     return {**metrics, **learner.learn(batch, old, targets, state.shuffle)}
 
 
-def rollout_metrics(played: Played) -> JsonObject:
+def rollout_metrics(played: PlayedBatch) -> JsonObject:
     """Return the metrics of the episodes themselves."""
     count = len(played.trajectories)
     metrics: JsonObject = {"episodes": count, "lost": len(played.lost), "first_lost": next(iter(played.lost), "")}
@@ -65,11 +65,11 @@ def rollout_metrics(played: Played) -> JsonObject:
     return metrics
 
 
-def _rewards(played: Played) -> Tensor:
+def _rewards(played: PlayedBatch) -> Tensor:
     return torch.tensor([float(trajectory.reward) for trajectory in played.trajectories])
 
 
-def _newest(trajectory: Trajectory, update: int) -> int:
+def _find_newest(trajectory: Trajectory, update: int) -> int:
     """Return the version of the newest token; `update` if there is none."""
     return max((version for one in trajectory.segments for version in one.versions), default=update)
 
@@ -80,7 +80,7 @@ def _same_weights(batch: Batch, old: OldLogprobs, update: int) -> float:
     return float(difference.mean()) if len(difference) else 0.0
 
 
-def _staleness(batch: Batch, played: Played, update: int) -> JsonObject:
+def _staleness(batch: Batch, played: PlayedBatch, update: int) -> JsonObject:
     """Return the age of the trained tokens in updates, and the share of tokens that were too old."""
     age = (update - batch.versions).float()
     sampled = sum(sum(segment.loss_mask) for one in played.trajectories for segment in one.trained_segments)
@@ -92,8 +92,8 @@ def _staleness(batch: Batch, played: Played, update: int) -> JsonObject:
 
 
 def _drop_nonfinite(
-    batch: Batch, old: OldLogprobs, played: Played, oldest: int
-) -> tuple[Batch, OldLogprobs, Played, int]:
+    batch: Batch, old: OldLogprobs, played: PlayedBatch, oldest: int
+) -> tuple[Batch, OldLogprobs, PlayedBatch, int]:
     """Drop episodes with a log-probability or value that is not finite."""
     finite = torch.isfinite(old.logprobs)
     if old.values is not None:
@@ -106,7 +106,7 @@ def _drop_nonfinite(
     return make_batch(rest.trajectories, oldest), old[torch.tensor(kept)[batch.episodes]], rest, len(dropped)
 
 
-def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played: Played) -> Targets:
+def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played: PlayedBatch) -> Targets:
     rewards = _rewards(played)
     if algorithm.advantage != "gae":
         return Targets(estimator(algorithm.advantage)(rewards, torch.tensor(played.groups))[batch.episodes])

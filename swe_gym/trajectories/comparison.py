@@ -341,7 +341,7 @@ def compare_results(results: Sequence[RunResults]) -> Comparison:
         settings={name: tuple(values) for name, values in settings.items()},
         warnings=(
             *_differing_conditions(results, settings),
-            *_several_servers(results),
+            *_find_several_servers(results),
             *(
                 f"{one.summary.name}: cached prompt tokens are billed at the full price: no price of them was given"
                 for one in results
@@ -429,16 +429,16 @@ def compared_settings(info: RunInfo) -> JsonObject:
 
 def config_differences(configs: Sequence[JsonMapping]) -> dict[str, list[Json]]:
     """Return the fields in which configurations differ: dotted name -> value in each, None if it is missing."""
-    flat = [dict(_flat(config)) for config in configs]
+    flat = [dict(_flatten(config)) for config in configs]
     names = sorted({name for values in flat for name in values})
     found = {name: [values.get(name) for values in flat] for name in names}
     return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
 
 
-def _flat(values: JsonMapping, prefix: str = "") -> Iterable[tuple[str, Json]]:
+def _flatten(values: JsonMapping, prefix: str = "") -> Iterable[tuple[str, Json]]:
     for name, value in values.items():
         if isinstance(value, dict):  # an empty one has no field that differs
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
@@ -480,15 +480,17 @@ def _differing_conditions(results: Sequence[RunResults], settings: Mapping[str, 
     if len(set(versions)) > 1:
         conditions["swe_gym version"] = versions
     for name, values in conditions.items():
-        named = (f"{_said(value)} in {result.summary.name}" for value, result in zip(values, results, strict=True))
+        named = (
+            f"{_show_value(value)} in {result.summary.name}" for value, result in zip(values, results, strict=True)
+        )
         yield f"{name} differs: {', '.join(named)}"
 
 
-def _said(value: object) -> str:
+def _show_value(value: object) -> str:
     return "not set" if value in (None, "") else value if isinstance(value, str) else json.dumps(value)
 
 
-def _several_servers(results: Sequence[RunResults]) -> Iterable[str]:
+def _find_several_servers(results: Sequence[RunResults]) -> Iterable[str]:
     for summary in (result.summary for result in results):
         if len(summary.servers) > 1:
             yield f"{summary.name}: mixes answers of several servers or models: {', '.join(summary.servers)}"

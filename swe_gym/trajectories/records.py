@@ -24,7 +24,7 @@ Value = JsonObject | ValueError
 """A parsed line: an object, or why it is none."""
 
 
-class Record(NamedTuple):
+class RecordLines(NamedTuple):
     """Consecutive lines of a file that are a record, or one line that belongs to none.
 
     Attributes:
@@ -59,7 +59,7 @@ def join(lines: Sequence[Value]) -> JsonObject:
     return {**header, **result, "turns": turns or header.get("turns", [])}
 
 
-def records(lines: Iterable[tuple[int, bytes]]) -> Iterator[Record]:
+def records(lines: Iterable[tuple[int, bytes]]) -> Iterator[RecordLines]:
     """Yield the records of a file's lines and their places. Lines without a result at the end are omitted.
 
     Invalid records are yielded too: lines without a result before another header, and lines that belong to no record.
@@ -70,14 +70,14 @@ def records(lines: Iterable[tuple[int, bytes]]) -> Iterator[Record]:
         value = parse_line(line)
         kind = kind_of(value)
         if held and kind in ("header", "whole"):
-            yield Record(first, length, held)
+            yield RecordLines(first, length, held)
             held = []
         if not held:
             first, length = place, 0
         held.append(value)
         length += len(line)
         if kind in ("result", "whole") or (len(held) == 1 and kind != "header"):
-            yield Record(first, length, held)
+            yield RecordLines(first, length, held)
             held = []
 
 

@@ -625,12 +625,12 @@ def index_line(trajectory: Trajectory, offset: int, length: int) -> IndexLine:
         turns=len(trajectory.turns),
         cheat_signs=trajectory.info.get("cheat_signs", 0),
         invalid_calls=None if "agent" in trajectory.policy.options else trajectory.info.get("invalid_actions"),
-        usage=_used(trajectory),
+        usage=_read_usage(trajectory),
         seconds=trajectory.seconds,
     )
 
 
-def _used(trajectory: Trajectory) -> Usage:
+def _read_usage(trajectory: Trajectory) -> Usage:
     """Return the usage of a trajectory. That of a killed try was recorded for its turns only, by former versions."""
     unknown = trajectory.usage == Usage()
     return sum((turn.usage for turn in trajectory.turns), Usage()) if unknown else trajectory.usage

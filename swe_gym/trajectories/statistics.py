@@ -142,7 +142,7 @@ def sign_flip_test(differences: Sequence[Fraction]) -> float:
     common = math.gcd(*whole) or 1
     sizes, observed = [abs(size) // common for size in whole], abs(sum(whole)) // common
     if sum(sizes) * len(sizes) > EXACT:
-        return _drawn_share(np.array(sizes, dtype=np.float64), observed)
+        return _draw_share(np.array(sizes, dtype=np.float64), observed)
     chances = np.ones(1)  # of each sum of the sizes whose sign is negative
     for size in sizes:
         grown = np.zeros(len(chances) + size)
@@ -154,7 +154,7 @@ def sign_flip_test(differences: Sequence[Fraction]) -> float:
     return min(1.0, float(chances[abs(sums) >= observed].sum()))
 
 
-def _drawn_share(sizes: NDArray[np.float64], observed: int) -> float:
+def _draw_share(sizes: NDArray[np.float64], observed: int) -> float:
     """Return the share of random sign flips whose sum is at least as far from 0 as the observed one."""
     draw = np.random.default_rng(0)
     extreme = 0

@@ -2,6 +2,6 @@
 
 from .families import make_vec
 from .tickets import ResultsNotReady
-from .vector_env import SweVectorEnv
+from .vector_env import Seeds, SweVectorEnv
 
-__all__ = ["ResultsNotReady", "SweVectorEnv", "make_vec"]
+__all__ = ["ResultsNotReady", "Seeds", "SweVectorEnv", "make_vec"]

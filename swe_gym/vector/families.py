@@ -13,9 +13,7 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import TimeLimit
 
-from ..envs import families
-from ..envs.checks import warn_of_time_limit
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv, families, warn_of_time_limit
 from ..errors import UsageError
 from ..spaces import AnyEnv
 from .vector_env import OWN, SweVectorEnv

@@ -14,14 +14,12 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.utils import create_zero_array
 
-from ..envs.episode import WORLD_ERRORS
-from ..envs.swe_env import SweEnv
-from ..envs.tool_env import ToolEnv
+from ..envs import WORLD_ERRORS, SweEnv, ToolEnv
 from ..errors import SandboxClosed, SweGymError, UsageError
 from ..sandboxes import WarmPool
 from ..spaces import AnyEnv, Info, ResetResult
 from .tickets import Ticket, Tickets
-from .workers import RemoteEnv
+from .workers import WorkerEnv
 
 FAILED = {"outcome": "infra_failed", "reward_valid": False}
 """Info of a failed slot, with the keys of `SweEnv`."""
@@ -32,7 +30,7 @@ _rendering = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class SlotAnswer:
     """The answer of a slot: one row of a batch.
 
     Attributes:
@@ -61,7 +59,7 @@ class Row:
         return self.error is not None and not isinstance(self.error, WORLD_ERRORS)
 
 
-class Slot:
+class EnvSlot:
     """One environment of a vector environment.
 
     Only the slot's thread calls the environment, except in `cut`. The attributes may be read while the slot has no
@@ -95,18 +93,18 @@ class Slot:
         self.closing_error: Exception | None = None
         self._mode = mode
         self._tickets = tickets
-        self._tool_env = env.unwrapped if isinstance(env.unwrapped, ToolEnv | RemoteEnv) else None
+        self._tool_env = env.unwrapped if isinstance(env.unwrapped, ToolEnv | WorkerEnv) else None
         self._pool = pool
         self._thread = threading.Thread(target=self._serve, name=f"slot-{index}", daemon=True)
         self._thread.start()
 
     # --- work, in the slot's thread -------------------------------------------------------------
 
-    def reset(self, seed: int | None, options: Info | None) -> Row:
+    def reset(self, seed: int | None, options: Info | None) -> SlotAnswer:
         """Start an episode."""
         return self._begin(lambda: self.env.reset(seed=seed, options=options))
 
-    def step(self, action: object) -> Row:
+    def step(self, action: object) -> SlotAnswer:
         """Take a step, or start an episode if the last one is over and the mode is not DISABLED."""
         if self.over and self._mode == AutoresetMode.DISABLED:
             return self._fail(self.error)
@@ -124,20 +122,22 @@ class Slot:
         """Call a method of the environment or read an attribute. Errors are returned as `CallFailed`."""
         return call_env(self.env, name, args, kwargs)
 
-    def _advance(self, action: object) -> Row:
+    def _advance(self, action: object) -> SlotAnswer:
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
             self.observation = copy.deepcopy(observation)
-            return Row(self.observation, info, float(reward), bool(terminated), bool(truncated), episode=self.episode)
+            return SlotAnswer(
+                self.observation, info, float(reward), bool(terminated), bool(truncated), episode=self.episode
+            )
         except BaseException as error:  # noqa: BLE001  a failure must not stop the other slots
             return self._fail(error)
 
-    def _begin(self, reset: Callable[[], ResetResult[Any]]) -> Row:
+    def _begin(self, reset: Callable[[], ResetResult[Any]]) -> SlotAnswer:
         self.episode += 1
         self.over = self.unborn = False
         try:
             if self._tickets.closed:  # a cancelled step must not start the next episode
-                raise self._closed()
+                raise self._make_closed_error()
             observation, info = reset()
             self.observation = copy.deepcopy(observation)
         except BaseException as error:  # noqa: BLE001  as in a step
@@ -145,9 +145,9 @@ class Slot:
             self.observation = self._nothing()
             return self._fail(error)
         self._prepare_next()
-        return Row(self.observation, info, episode=self.episode)
+        return SlotAnswer(self.observation, info, episode=self.episode)
 
-    def _restart(self, last: Row) -> Row:
+    def _restart(self, last: SlotAnswer) -> SlotAnswer:
         """Start the next episode and return its first observation with the end of the last one."""
         first = self._begin(self.env.reset)
         return dataclasses.replace(
@@ -158,13 +158,13 @@ class Slot:
             error=last.error or first.error,
         )
 
-    def _fail(self, error: BaseException | None) -> Row:
+    def _fail(self, error: BaseException | None) -> SlotAnswer:
         self.error = error
         self.over = True
         if self.observation is None:
             self.observation = self._nothing()
         info = {**FAILED, "failure": _describe(error)}
-        return Row(self.observation, info, truncated=True, episode=self.episode, error=error)
+        return SlotAnswer(self.observation, info, truncated=True, episode=self.episode, error=error)
 
     def _nothing(self) -> Any:
         """Return an empty observation: an empty text, zeros."""
@@ -198,18 +198,18 @@ class Slot:
 
     def cut(self) -> None:
         """Cancel the running call, if the environment can be closed from any thread."""
-        if isinstance(self._tool_env, RemoteEnv):
+        if isinstance(self._tool_env, WorkerEnv):
             self._tool_env.cut()
         elif self._tool_env is not None:
             self._tool_env.close()
 
-    def closed_row(self) -> Row:
+    def closed_row(self) -> SlotAnswer:
         """Return the answer to a request that was cancelled by `close`."""
         observation = self._nothing() if self.observation is None else self.observation
         info = {**FAILED, "failure": "closed"}
-        return Row(observation, info, truncated=True, episode=self.episode, error=self._closed())
+        return SlotAnswer(observation, info, truncated=True, episode=self.episode, error=self._make_closed_error())
 
-    def _closed(self) -> SandboxClosed:
+    def _make_closed_error(self) -> SandboxClosed:
         return SandboxClosed(f"slot {self.index} was closed before it answered")
 
 
@@ -223,7 +223,7 @@ class CallFailed:
 def call_env(env: AnyEnv, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Call a method of an environment or read an attribute. Errors are returned as `CallFailed`."""
     try:
-        if isinstance(env, RemoteEnv):
+        if isinstance(env, WorkerEnv):
             return env.call(name, args, kwargs)
         value = env.get_wrapper_attr(name)
         with _rendering if name == "render" else contextlib.nullcontext():
@@ -279,7 +279,7 @@ def _describe(error: BaseException | None) -> str:
     return f"{type(error).__name__} ({reason})" if reason else type(error).__name__
 
 
-def shut_down(slots: Sequence[Slot], tickets: Tickets, pool: WarmPool | None, timeout: float) -> list[int]:
+def shut_down(slots: Sequence[EnvSlot], tickets: Tickets, pool: WarmPool | None, timeout: float) -> list[int]:
     """Close every environment and stop every thread within `timeout` seconds.
 
     Returns:

@@ -21,7 +21,7 @@ from ..sandboxes import WarmPool
 from ..spaces import AnyEnv, Array, Info, ResetResult
 from ..types import JsonMapping
 from .infos import InfoBatcher
-from .slot import CallFailed, Row, Slot, close_all, make_all, make_pool, shut_down
+from .slot import CallFailed, EnvSlot, SlotAnswer, close_all, make_all, make_pool, shut_down
 from .spaces import (
     ObservationMode,
     common_action_space,
@@ -126,7 +126,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self.render_mode = self.envs[0].render_mode
         self._tickets = Tickets()
         self._infos = InfoBatcher()
-        self._slots = [Slot(index, env, mode, self._tickets, self._pool) for index, env in enumerate(self.envs)]
+        self._slots = [EnvSlot(index, env, mode, self._tickets, self._pool) for index, env in enumerate(self.envs)]
         self._owner = os.getpid()
         self._closing = threading.RLock()  # re-entrant: a signal handler may call close during close
         # Threads do not keep this object alive. They end when it is collected, or at exit.
@@ -174,7 +174,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
     def reset_async(self, *, seed: Seeds = None, options: Info | None = None) -> None:
         """Run the first half of `reset`."""
         self._check_usable()
-        slots = self._masked(options)
+        slots = self._read_mask(options)
         mine = {key: value for key, value in (options or {}).items() if key != "reset_mask"}
         requests = self._resets(range(self.num_envs), seed, mine)
         self._tickets.issue("reset", {index: requests[index] for index in slots})
@@ -249,7 +249,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             ClosedEnvironmentError: The vector environment is closed.
         """
         self._check_usable()
-        slots = self._chosen(env_ids)
+        slots = self._choose_slots(env_ids)
         space = self.action_space if len(slots) == self.num_envs else batch_space(self.single_action_space, len(slots))
         parts = split_actions(space, self.single_action_space, actions, len(slots))
         return self._tickets.issue("send", self._steps(slots, parts))
@@ -274,7 +274,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             The tickets' numbers.
         """
         self._check_usable()
-        slots = self._chosen(env_ids)
+        slots = self._choose_slots(env_ids)
         return self._tickets.issue("send", self._resets(slots, seed, options))
 
     def recv(self, min_ready: int = 1, max_ready: int | None = None, timeout: float | None = None) -> Batch:
@@ -350,7 +350,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         tickets = self._all("call", timeout)
         self._tickets.fetch(tickets)
         for ticket in tickets:
-            if isinstance(ticket.answer, Row):  # the answer of `close` to any request
+            if isinstance(ticket.answer, SlotAnswer):  # the answer of `close` to any request
                 raise ClosedEnvironmentError("the vector environment was closed during the call")
             if isinstance(ticket.answer, CallFailed):
                 raise _with_note(ticket.answer.error, ticket.slot)
@@ -507,7 +507,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         batch[4]["episode_id"] = np.array([row.episode for row in rows])
         return batch if self._tickets.fetch(tickets) else None
 
-    def _batch(self, rows: Sequence[Row]) -> Batch:
+    def _batch(self, rows: Sequence[SlotAnswer]) -> Batch:
         return (
             join_observations(self.single_observation_space, [row.observation for row in rows]),
             np.array([row.reward for row in rows], dtype=np.float64),
@@ -543,7 +543,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             requests[index] = self._slots[index].inbox, partial(self._slots[index].reset, own_seed, own or None)
         return requests
 
-    def _masked(self, options: Info | None) -> Sequence[int]:
+    def _read_mask(self, options: Info | None) -> Sequence[int]:
         """Return the slots of `options["reset_mask"]`. The messages are Gymnasium's."""
         if options is None or "reset_mask" not in options:
             return range(self.num_envs)
@@ -564,7 +564,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             raise ResetNeeded(f"slots {new} have no episode yet: they cannot be left out of the first reset")
         return [int(index) for index in np.flatnonzero(mask)]
 
-    def _chosen(self, env_ids: Sequence[int] | Array | None) -> list[int]:
+    def _choose_slots(self, env_ids: Sequence[int] | Array | None) -> list[int]:
         slots = list(range(self.num_envs)) if env_ids is None else [int(index) for index in env_ids]
         if not slots or len(set(slots)) < len(slots) or not all(0 <= index < self.num_envs for index in slots):
             raise UsageError(f"env_ids must be distinct slots from 0 to {self.num_envs - 1}, not {slots}")
@@ -588,7 +588,7 @@ def _ignore(for_processes: Iterable[str]) -> None:
 
 
 def _finalize(
-    slots: Sequence[Slot], tickets: Tickets, pool: WarmPool | None, workers: Sequence[WorkerHandle], owner: int
+    slots: Sequence[EnvSlot], tickets: Tickets, pool: WarmPool | None, workers: Sequence[WorkerHandle], owner: int
 ) -> None:
     """Shut down if `close` was never called."""
     if owner == os.getpid():
@@ -604,7 +604,7 @@ def _one_each(what: str, values: Any, count: int) -> list[Any]:
     return list(values)
 
 
-def _row_info(row: Row) -> Info:
+def _row_info(row: SlotAnswer) -> Info:
     if row.final is None:
         return row.info
     return {"final_obs": row.final[0], "final_info": row.final[1], **row.info}
@@ -613,7 +613,7 @@ def _row_info(row: Row) -> Info:
 def _raise_mistake(tickets: Sequence[Ticket]) -> None:
     """Raise the first error that is not an infrastructure failure, once."""
     for ticket in tickets:
-        if isinstance(ticket.answer, Row) and ticket.answer.is_mistake and not ticket.raised:
+        if isinstance(ticket.answer, SlotAnswer) and ticket.answer.is_mistake and not ticket.raised:
             ticket.raised = True
             assert ticket.answer.error is not None
             raise _with_note(ticket.answer.error, ticket.slot)

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 
-from ..envs.tool_env import ToolEnv
+from ..envs import ToolEnv
 from ..errors import SweGymError, portable
 from ..sandboxes import WarmPool
 from ..spaces import AnyEnv
 from .slot import CallFailed, call_env, make_all, make_pool
-from .workers import END_TIMEOUT, Facts, Request, pack
+from .workers import END_TIMEOUT, Facts, WorkerRequest, pack
 
-Work = Callable[[Request], object]
+Work = Callable[[WorkerRequest], object]
 
 
 class Worker:
@@ -32,7 +32,7 @@ class Worker:
         """Start on a request, and return the future reply."""
         reply: Future[bytes] = Future()
         try:
-            request: Request = pickle.loads(data)
+            request: WorkerRequest = pickle.loads(data)
         except Exception as error:  # noqa: BLE001  of any kind: classes are imported. The parent raises it
             reply.set_result(pickle.dumps((None, portable(error))))
             return reply
@@ -56,7 +56,7 @@ class Worker:
             thread.join(max(0.0, deadline - time.monotonic()))
         os._exit(0)
 
-    def _make(self, request: Request) -> list[Facts]:
+    def _make(self, request: WorkerRequest) -> list[Facts]:
         makers, warm = request.args
         envs = make_all(pickle.loads(makers).fn)
         self._pool = make_pool(envs, warm)
@@ -64,7 +64,7 @@ class Worker:
         return [Facts(env.observation_space, env.action_space, env.metadata, env.render_mode) for env in envs]
 
 
-def _answer(reply: Future[bytes], request: Request, work: Work) -> None:
+def _answer(reply: Future[bytes], request: WorkerRequest, work: Work) -> None:
     """Do the work of a request, and reply with the result or the error."""
     try:
         data = pack((work(request), None), f"the result of {request.verb!r}")
@@ -77,7 +77,7 @@ class _EnvThread:
     """An environment and its thread."""
 
     def __init__(self, env: AnyEnv, pool: WarmPool | None) -> None:
-        self.inbox: SimpleQueue[tuple[Future[bytes], Request, Work]] = SimpleQueue()
+        self.inbox: SimpleQueue[tuple[Future[bytes], WorkerRequest, Work]] = SimpleQueue()
         self._env, self._pool = env, pool
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -85,7 +85,7 @@ class _EnvThread:
         while True:
             _answer(*self.inbox.get())
 
-    def do(self, request: Request) -> object:
+    def do(self, request: WorkerRequest) -> object:
         """Return the result of a request, in this environment's thread."""
         match request.verb:
             case "reset":
@@ -111,7 +111,7 @@ class _EnvThread:
             with contextlib.suppress(SweGymError):
                 self._env.get_wrapper_attr("prepare_next")(self._pool)
 
-    def cut(self, _request: Request) -> None:
+    def cut(self, _request: WorkerRequest) -> None:
         """Cancel the running call, if the environment can be closed from any thread."""
         if isinstance(self._env.unwrapped, ToolEnv):
             self._env.unwrapped.close()

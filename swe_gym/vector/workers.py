@@ -1,6 +1,6 @@
 """The workers of a vector environment, seen from this process: each makes and runs its share of the environments.
 
-A worker is a process or a Ray actor. Only its `Channel` differs; `worker.Worker` is its program.
+A worker is a process or a Ray actor. Only its `WorkerChannel` differs; `worker.Worker` is its program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ END_TIMEOUT = 10.0
 """Seconds in which a worker must end, once it is told to."""
 
 
-class Channel(Protocol):
+class WorkerChannel(Protocol):
     """A worker that has been started, and the connection to it.
 
     Attributes:
@@ -71,7 +71,7 @@ class Channel(Protocol):
         ...
 
 
-CHANNELS = Registry[type[Channel]](
+CHANNELS = Registry[type[WorkerChannel]](
     "executor",
     {"process": "swe_gym.vector.processes:ProcessChannel", "ray": "swe_gym.vector.ray:RayChannel [ray]"},
     group="swe_gym.vector_executors",
@@ -79,7 +79,7 @@ CHANNELS = Registry[type[Channel]](
 """Executor -> channel."""
 
 
-class Request(NamedTuple):
+class WorkerRequest(NamedTuple):
     """A request to one environment of a worker.
 
     Attributes:
@@ -129,7 +129,7 @@ def pack_makers(makers: Sequence[Callable[[], AnyEnv]]) -> bytes:
         raise UsageError(f"env_fns cannot be sent to a worker process: {error}") from error
 
 
-def ask(channel: Channel, request: Request, timeout: float | None = None) -> Any:
+def ask(channel: WorkerChannel, request: WorkerRequest, timeout: float | None = None) -> Any:
     """Send a request to a worker and wait for the result.
 
     Raises:
@@ -157,9 +157,11 @@ class WorkerHandle:
         channel: The channel of its last start.
     """
 
-    channel: Channel
+    channel: WorkerChannel
 
-    def __init__(self, open_channel: Callable[[], Channel], makers: Sequence[Callable[[], AnyEnv]], warm: int) -> None:
+    def __init__(
+        self, open_channel: Callable[[], WorkerChannel], makers: Sequence[Callable[[], AnyEnv]], warm: int
+    ) -> None:
         self._open_channel = open_channel
         self._setup = (pack_makers(makers), warm)
         self._left = len(makers)
@@ -181,7 +183,7 @@ class WorkerHandle:
             channel = self.channel = self._open_channel()
             self._started = True
         try:
-            made: Sequence[Facts] = ask(channel, Request(0, "make", self._setup), channel.patience)
+            made: Sequence[Facts] = ask(channel, WorkerRequest(0, "make", self._setup), channel.patience)
             return made
         except BaseException as error:
             channel.close()
@@ -189,7 +191,7 @@ class WorkerHandle:
                 raise SandboxLost(f"{channel.name} did not start within {channel.patience:g} s") from error
             raise
 
-    def revive(self, ended: Channel) -> None:
+    def revive(self, ended: WorkerChannel) -> None:
         """Start the worker again if that of this channel was the last one and has ended. `close` does not wait for it.
 
         Raises:
@@ -216,7 +218,7 @@ class WorkerHandle:
             self.channel.close()
 
 
-class RemoteEnv(gymnasium.Env[Any, Any]):
+class WorkerEnv(gymnasium.Env[Any, Any]):
     """An environment in a worker.
 
     Args:
@@ -268,12 +270,12 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
             self._worker.release()
 
     def _ask(self, verb: str, *args: object, timeout: float | None = None) -> Any:
-        return ask(self._channel, Request(self._index, verb, args), timeout)
+        return ask(self._channel, WorkerRequest(self._index, verb, args), timeout)
 
 
 def start_workers(
     executor: str, makers: Sequence[Callable[[], AnyEnv]], count: int | None, warm: int, options: JsonMapping
-) -> tuple[list[WorkerHandle], list[RemoteEnv]]:
+) -> tuple[list[WorkerHandle], list[WorkerEnv]]:
     """Start workers, all at once, and return them with their environments in order.
 
     Args:
@@ -307,7 +309,7 @@ def start_workers(
             close_workers(workers)
             raise
     envs = [
-        RemoteEnv(worker, index, facts)
+        WorkerEnv(worker, index, facts)
         for worker, share in zip(workers, found, strict=True)
         for index, facts in enumerate(share)
     ]

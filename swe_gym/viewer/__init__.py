@@ -1,1 +1,24 @@
 """Pages of runs: served by `server`, or written by `report` and `training_report` as one file."""
+
+from typing import TYPE_CHECKING
+
+from ..door import load as _load
+
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .report import MOST_EPISODES as MOST_EPISODES
+    from .report import Report as Report
+    from .report import write_report as write_report
+    from .report import write_site as write_site
+    from .results import RESULTS as RESULTS
+    from .results import write_results as write_results
+    from .server import PAGE as PAGE
+    from .server import ViewServer as ViewServer
+    from .training import is_training as is_training
+    from .training_report import TrainingReport as TrainingReport
+    from .training_report import write_curves as write_curves
+    from .training_report import write_training_report as write_training_report
+
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)

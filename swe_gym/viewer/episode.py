@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ..errors import UsageError
-from ..trajectories.imports.chat import text_of
+from ..trajectories.imports import text_of
 from ..trajectories.records import join, parse_line, split
 from ..trajectories.trajectory import Trajectory, Turn, Usage
 from ..types import JsonObject

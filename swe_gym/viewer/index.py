@@ -53,7 +53,7 @@ MOST_KEPT = 32
 FIRST_RECORDS = 10
 
 
-class Row(NamedTuple):
+class EpisodeRow(NamedTuple):
     """A row of the table of episodes.
 
     Attributes:
@@ -99,9 +99,9 @@ class Row(NamedTuple):
         return self.state == "resolved"
 
 
-def row_of(name: str, state: State, entry: IndexLine) -> Row:
+def row_of(name: str, state: State, entry: IndexLine) -> EpisodeRow:
     """Make the row of an index entry."""
-    return Row(name, state, *(getattr(entry, field) for field in Row._fields[2:]))
+    return EpisodeRow(name, state, *(getattr(entry, field) for field in EpisodeRow._fields[2:]))
 
 
 class RunIndex:
@@ -144,8 +144,8 @@ class RunIndex:
 
     def _begin(self) -> None:
         self.generation = secrets.token_hex(8)
-        self.rows: list[Row] = []
-        self.live: list[Row] = []
+        self.rows: list[EpisodeRow] = []
+        self.live: list[EpisodeRow] = []
         self.problems: list[str] = []
         self.progress: JsonObject = {}
         self.active = self.behind = False
@@ -153,7 +153,7 @@ class RunIndex:
         self._turns_at = functools.lru_cache(MOST_KEPT)(find_turns)
         self._ends = dict.fromkeys(self._files, 0)
         self._index_end = 0
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _LiveReader] = {}
 
     @property
     def name(self) -> str:
@@ -233,7 +233,7 @@ class RunIndex:
         running = {}
         for path in sorted((folder / LIVE).glob("*.jsonl")):
             known = self._running.get(path.name)
-            running[path.name] = known if known and known.is_current() else _Running(path)
+            running[path.name] = known if known and known.is_current() else _LiveReader(path)
         self._running = running
         state: State = "running" if self.active else "left"
         self.live = [row for file in running.values() if (row := file.row(state)) is not None]
@@ -282,7 +282,7 @@ class RunIndex:
             return read_record(place[0], *place[1])
         trajectory = read_live_file(running.path) if running else None
         if trajectory is None:
-            raise _unknown(name)
+            raise _make_unknown_error(name)
         return trajectory
 
     def turns(self, name: str) -> TurnIndex:
@@ -295,10 +295,10 @@ class RunIndex:
         if place is not None:
             return self._turns_at(*place)
         if running is None or not running.turns.head:
-            raise _unknown(name)
+            raise _make_unknown_error(name)
         return running.turns
 
-    def _find(self, name: str) -> tuple[tuple[Path, Span] | None, _Running | None]:
+    def _find(self, name: str) -> tuple[tuple[Path, Span] | None, _LiveReader | None]:
         with self._mutex:
             return self._places.get(name), self._running.get(name.removeprefix("live-"))
 
@@ -309,11 +309,11 @@ def _may_hold_trajectories(path: Path) -> bool:
     return not found or any(kind_of(record.lines[0]) in ("header", "whole") for record in found)
 
 
-def _unknown(name: str) -> UsageError:
+def _make_unknown_error(name: str) -> UsageError:
     return UsageError(f"unknown episode {name!r}: it may have ended since the page was loaded")
 
 
-class _Running:
+class _LiveReader:
     """A reader of the file of a running episode."""
 
     def __init__(self, path: Path) -> None:
@@ -331,7 +331,7 @@ class _Running:
             return file.read(len(self._beginning)) == self._beginning and _stat(self.path, "st_size") >= self._end
         return False
 
-    def row(self, state: State) -> Row | None:
+    def row(self, state: State) -> EpisodeRow | None:
         """Read new turns and return the row; None if the file has no valid start of an episode."""
         with contextlib.suppress(ValueError, KeyError):  # of another version; its record will be reported
             self._read()
@@ -365,7 +365,7 @@ COLUMNS = (
 """The order of the values in `as_list`."""
 
 
-def as_list(row: Row) -> list[Json]:
+def as_list(row: EpisodeRow) -> list[Json]:
     """Return a row as a list in the order of `COLUMNS`."""
     used, spent = row.usage, row.seconds
     times = [round(spent.get(name, 0.0), 3) for name in COLUMNS[-5:]]

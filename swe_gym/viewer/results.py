@@ -16,7 +16,7 @@ from ..trajectories.exports import export_trajectories
 from ..trajectories.run_folder import RunInfo
 from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
-from .index import Row, RunIndex
+from .index import EpisodeRow, RunIndex
 from .stats import by_repository
 
 RESULTS = "results.json"
@@ -55,7 +55,7 @@ def write_results(folder: str | os.PathLike[str]) -> JsonObject:
     return found
 
 
-def _records(index: RunIndex, rows: Iterable[Row], unchanged: set[str]) -> Iterator[Trajectory]:
+def _records(index: RunIndex, rows: Iterable[EpisodeRow], unchanged: set[str]) -> Iterator[Trajectory]:
     """Yield the records of rows; add the ids of those without a patch to `unchanged`."""
     for row in rows:
         record = index.trajectory(row.id)
@@ -82,7 +82,7 @@ def _facts(run: RunInfo) -> JsonObject:
     }
 
 
-def summarize(run: RunInfo, rows: Sequence[Row], unchanged: Iterable[str] = ()) -> JsonObject:
+def summarize(run: RunInfo, rows: Sequence[EpisodeRow], unchanged: Iterable[str] = ()) -> JsonObject:
     """Return the numbers of a run, as plain JSON.
 
     Args:
@@ -131,7 +131,7 @@ def summarize(run: RunInfo, rows: Sequence[Row], unchanged: Iterable[str] = ()) 
     }
 
 
-def _causes(rows: Iterable[Row], unchanged: set[str]) -> dict[str, int]:
+def _causes(rows: Iterable[EpisodeRow], unchanged: set[str]) -> dict[str, int]:
     """Return the number of rows by stop reason, the most frequent first."""
     named = (f"{row.reason}, no change" if row.id in unchanged else row.reason for row in rows)
     return dict(collections.Counter(named).most_common())

@@ -20,7 +20,7 @@ from ..trajectories.comparison import (
 )
 from ..trajectories.run_folder import RUN, RunInfo, holds_runs
 from ..types import JsonObject
-from .index import SLICE, Row, RunIndex
+from .index import SLICE, EpisodeRow, RunIndex
 
 
 class Runs:
@@ -181,7 +181,7 @@ def comparison_page(found: Comparison, indexes: Iterable[RunIndex]) -> JsonObjec
 
 def _attempts(index: RunIndex) -> dict[str, list[tuple[int, str, str, str]]]:
     """Return number, state, id of the row and stop reason of each attempt, by task. Of its tries, the graded one."""
-    best: dict[tuple[str, int], Row] = {}
+    best: dict[tuple[str, int], EpisodeRow] = {}
     for row in (*index.rows, *index.live):
         known = best.get((row.task_id, row.attempt))
         if known is None or not known.judged:

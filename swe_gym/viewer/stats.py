@@ -10,13 +10,13 @@ from ..trajectories.run_folder import RunInfo
 from ..trajectories.statistics import pass_curve
 from ..trajectories.trajectory import Usage
 from ..types import JsonObject
-from .index import Row
+from .index import EpisodeRow
 
 MOST_BARS = 12
 """Maximum repositories in a plot. The others share one bar."""
 
 
-def by_repository(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
+def by_repository(rows: Iterable[EpisodeRow]) -> list[tuple[str, int, int]]:
     """Return repository, resolved and judged episodes, largest first."""
     judged: collections.Counter[str] = collections.Counter()
     resolved: collections.Counter[str] = collections.Counter()
@@ -27,7 +27,7 @@ def by_repository(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
     return [(name, resolved[name], judged[name]) for name in sorted(judged, key=lambda name: (-judged[name], name))]
 
 
-def resolved_by(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
+def resolved_by(rows: Iterable[EpisodeRow]) -> list[tuple[str, int, int]]:
     """Return `by_repository`. Small repositories share the last entry."""
     bars = by_repository(rows)
     if len(bars) <= MOST_BARS:
@@ -37,7 +37,7 @@ def resolved_by(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
     return [*bars[: MOST_BARS - 1], shared]
 
 
-def turn_bins(rows: Iterable[Row], most: int = 25) -> list[tuple[int, int, int, int]]:
+def turn_bins(rows: Iterable[EpisodeRow], most: int = 25) -> list[tuple[int, int, int, int]]:
     """Return a histogram of turns: first and last number of turns of a bin, resolved episodes, and others.
 
     Args:
@@ -56,7 +56,7 @@ def turn_bins(rows: Iterable[Row], most: int = 25) -> list[tuple[int, int, int, 
     return [(i * width, (i + 1) * width - 1, good, bad) for i, (good, bad) in enumerate(bins)]
 
 
-def wall_clock(rows: Iterable[Row]) -> dict[str, float]:
+def wall_clock(rows: Iterable[EpisodeRow]) -> dict[str, float]:
     """Return the summed seconds of all episodes by activity. Failed tries are an activity of their own."""
     spent = dict.fromkeys(("model", "tools", "reset", "grading", "other", "failed tries"), 0.0)
     for row in rows:
@@ -76,7 +76,7 @@ def wall_clock(rows: Iterable[Row]) -> dict[str, float]:
     return spent
 
 
-def summary(rows: Sequence[Row], run: RunInfo | None = None) -> JsonObject:
+def summary(rows: Sequence[EpisodeRow], run: RunInfo | None = None) -> JsonObject:
     """Return the data of all plots of a run, as plain JSON.
 
     Args:

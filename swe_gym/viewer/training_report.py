@@ -157,13 +157,13 @@ def _line_data(plot: Plot, points: Sequence[Point]) -> JsonObject:
     line: JsonObject = {
         "update": [point.update for point in points],
         "minutes": [point.minutes for point in points],
-        "value": [_finite(point.value) for point in points],
+        "value": [_drop_nonfinite(point.value) for point in points],
     }
     if any(math.isfinite(point.low) for point in points):
-        line["low"] = [_finite(point.low) for point in points]
-        line["high"] = [_finite(point.high) for point in points]
+        line["low"] = [_drop_nonfinite(point.low) for point in points]
+        line["high"] = [_drop_nonfinite(point.high) for point in points]
     if not plot.dotted and len(points) >= SMOOTHED_FROM:
-        line["mean"] = [_finite(point.value) for point in smooth(points, len(points) // 20)]
+        line["mean"] = [_drop_nonfinite(point.value) for point in smooth(points, len(points) // 20)]
     return line
 
 
@@ -178,10 +178,10 @@ def _run_data(run: TrainingRun) -> JsonObject:
         "updates": len(run.updates),
         "minutes": run.minutes,
         "evaluating": sum(line["seconds"] for line in run.evaluations),
-        "first": [*map(_finite, evaluated[0][2:])] if evaluated else None,
-        "last": [*map(_finite, evaluated[-1][2:])] if evaluated else None,
+        "first": [*map(_drop_nonfinite, evaluated[0][2:])] if evaluated else None,
+        "last": [*map(_drop_nonfinite, evaluated[-1][2:])] if evaluated else None,
         "logprob_diff": max((gap for gap in gaps if math.isfinite(gap)), default=None),
-        "overhead": _finite(overhead(run)),
+        "overhead": _drop_nonfinite(overhead(run)),
         "seconds": spent_in_all(run),
         "bars": _bars(run),
     }
@@ -196,5 +196,5 @@ def _bars(run: TrainingRun) -> JsonObject:
     return {"first_updates": [group[0][0] for group in groups], "parts": parts}
 
 
-def _finite(value: float) -> float | None:
+def _drop_nonfinite(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium.spaces import Text
 from gymnasium.utils import RecordConstructorArgs
 
-from ..envs.tool_env import ToolEnv
+from ..envs import ToolEnv
 from ..errors import UsageError
 from ..spaces import Info, ResetResult, StepResult
 
@@ -71,7 +71,7 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._used_tokens = self._used_turns = 0
         self._started = time.monotonic()
         self._use(observation)
-        return observation, self._noted(info)
+        return observation, self._add_to_info(info)
 
     def step(self, action: str) -> StepResult[str]:
         """Take a step. End the episode if the budget is used up."""
@@ -82,12 +82,12 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
         if limit and not terminated and not truncated:
             _, judged, terminated, truncated, info = self.end(limit)
             reward = float(reward) + judged  # wrappers below may have rewarded the step
-        return observation, float(reward), terminated, truncated, self._noted(info)
+        return observation, float(reward), terminated, truncated, self._add_to_info(info)
 
     def end(self, limit: str) -> StepResult[str]:
         """End the episode as `SweEnv.end` does."""
         observation, reward, terminated, truncated, info = self.env.get_wrapper_attr("end")(limit)
-        return observation, reward, terminated, truncated, self._noted(info)
+        return observation, reward, terminated, truncated, self._add_to_info(info)
 
     def _use(self, text: str) -> None:
         if self._tokens is not None:
@@ -102,7 +102,7 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
             return "seconds"
         return ""
 
-    def _noted(self, info: Info) -> Info:
+    def _add_to_info(self, info: Info) -> Info:
         left = {}
         if self._tokens is not None:
             left["tokens_left"] = max(0, self._tokens - self._used_tokens)

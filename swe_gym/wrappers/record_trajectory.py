@@ -9,7 +9,7 @@ import time
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from ..envs.tool_env import ToolEnv
+from ..envs import ToolEnv
 from ..errors import UsageError
 from ..spaces import Info, ResetResult, StepResult
 from ..trajectories.trajectory import MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory, Turn, shortened, why_ended

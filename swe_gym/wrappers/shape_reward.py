@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from ..envs.tool_env import ToolEnv
+from ..envs import ToolEnv
 from ..errors import UsageError
 from ..spaces import AnyEnv, AnyWrapper, Info, ResetResult, StepResult
 
@@ -47,7 +47,7 @@ class ShapeReward(AnyWrapper, RecordConstructorArgs):
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._invalid, self._added = 0, 0.0
-        return observation, self._noted(info)
+        return observation, self._add_to_info(info)
 
     def step(self, action: object) -> StepResult[Any]:
         """Take a step and add to its reward."""
@@ -56,13 +56,13 @@ class ShapeReward(AnyWrapper, RecordConstructorArgs):
         lost = info["outcome"] == "infra_failed"
         self._added = 0.0 if lost else self._per_turn + invalid * self._per_invalid
         reward = self._scale * float(reward) + self._added
-        return observation, reward, terminated, truncated, self._noted(info)
+        return observation, reward, terminated, truncated, self._add_to_info(info)
 
     def end(self, limit: str) -> StepResult[Any]:
         """End the episode as `SweEnv.end` does: the reward is scaled, and none is added to that of the last step."""
         observation, reward, terminated, truncated, info = self.env.get_wrapper_attr("end")(limit)
-        return observation, self._scale * reward, terminated, truncated, self._noted(info)
+        return observation, self._scale * reward, terminated, truncated, self._add_to_info(info)
 
-    def _noted(self, info: Info) -> Info:
+    def _add_to_info(self, info: Info) -> Info:
         components = {name: self._scale * value for name, value in info["reward_components"].items()}
         return {**info, "reward_components": {**components, "shaping": self._added}}

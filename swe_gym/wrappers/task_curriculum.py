@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import UsageError, unknown_name
 from ..sandboxes import WarmPool
 from ..spaces import AnyEnv, AnyWrapper, Info, ResetResult, StepResult
-from ..tasks.order import ShuffledOrder
+from ..tasks import ShuffledOrder
 
 
 class Curriculum:
@@ -80,7 +80,7 @@ class Curriculum:
     def _round_robin(self, rng: np.random.Generator) -> str:  # noqa: ARG002  the others need it
         return self._task_ids[self._chosen % len(self._task_ids)]
 
-    def _shuffled(self, rng: np.random.Generator) -> str:
+    def _draw_shuffled(self, rng: np.random.Generator) -> str:
         if self._shuffle is None:
             self._shuffle = ShuffledOrder(len(self._task_ids), int(rng.integers(1 << 31)))
         return self._task_ids[self._shuffle[self._chosen]]
@@ -96,7 +96,7 @@ class Curriculum:
 ORDERS: dict[str, Callable[[Curriculum, np.random.Generator], str]] = {
     "uniform": Curriculum._uniform,
     "round_robin": Curriculum._round_robin,
-    "shuffled": Curriculum._shuffled,
+    "shuffled": Curriculum._draw_shuffled,
     "pass_rate": Curriculum._pass_rate,
 }
 """Functions that choose the next task."""

@@ -12,7 +12,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.utils import RecordConstructorArgs
 
 from ..actions import parse_action, render_call
-from ..envs.swe_env import SweEnv
+from ..envs import SweEnv
 from ..errors import ActionError, UsageError
 from ..spaces import Array, Info, Obs, ResetResult, StepResult
 from ..types import JsonMapping, ToolCall
@@ -73,19 +73,19 @@ class ToolMenu(gymnasium.Wrapper[Obs, Any, Obs, str], RecordConstructorArgs):
         """Start an episode with the whole menu."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._taken[:] = False
-        return observation, self._noted(info)
+        return observation, self._add_to_info(info)
 
     def step(self, action: SupportsInt) -> StepResult[Obs]:
         """Run the call with this number."""
         observation, reward, terminated, truncated, info = self.env.step(self.calls[int(action)])
         self._taken[int(action)] = True
-        return observation, float(reward), terminated, truncated, self._noted(info)
+        return observation, float(reward), terminated, truncated, self._add_to_info(info)
 
     def action_masks(self) -> Array:
         """Return the mask of valid actions: bool, shape (number of calls,)."""
         return ~(self._once & self._taken)
 
-    def _noted(self, info: Info) -> Info:
+    def _add_to_info(self, info: Info) -> Info:
         return {**info, "action_mask": self.action_masks().astype(np.int8)}
 
 
@@ -107,7 +107,7 @@ def _expand(
         used = [name for name in values if any(f"{{{name}}}" in str(value) for value in arguments.values())]
         for chosen in itertools.product(*(values[name] for name in used)):
             filled = {key: _fill(value, dict(zip(used, chosen, strict=True))) for key, value in arguments.items()}
-            yield _checked(env, ToolCall(name=template["name"], arguments=filled)), bool(template.get("once", False))
+            yield _check_call(env, ToolCall(name=template["name"], arguments=filled)), bool(template.get("once", False))
 
 
 def _fill(value: object, chosen: Mapping[str, str]) -> object:
@@ -118,7 +118,7 @@ def _fill(value: object, chosen: Mapping[str, str]) -> object:
     return value
 
 
-def _checked(env: SweEnv, call: ToolCall) -> str:
+def _check_call(env: SweEnv, call: ToolCall) -> str:
     """Return the call in the environment's action format."""
     text = render_call(call, env.config["action_format"])
     try:

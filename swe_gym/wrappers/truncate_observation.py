@@ -8,7 +8,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from ..errors import UsageError
 from ..spaces import Unicode
-from ..tools.text import bound
+from ..tools import bound
 
 
 class TruncateObservation(gymnasium.ObservationWrapper[str, str, str], RecordConstructorArgs):

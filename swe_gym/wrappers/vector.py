@@ -16,8 +16,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ..errors import UsageError
 from ..spaces import AnyWrapper, Array, Info, ResetResult
-from ..vector import SweVectorEnv
-from ..vector.vector_env import Seeds
+from ..vector import Seeds, SweVectorEnv
 from . import budget, chat_messages, hashed_text, record_trajectory, shape_reward, tool_menu, truncate_observation
 from . import task_curriculum as curriculum_
 

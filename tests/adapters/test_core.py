@@ -13,7 +13,7 @@ from swe_gym.adapters.episodes import EpisodeBatch, Slot, play_episodes
 from swe_gym.adapters.rows import Row, segment_row
 from swe_gym.errors import PolicyError, UsageError
 from swe_gym.rollout.policy import Policy
-from swe_gym.rollout.tokens import ChatTemplate, Completion, Conversation, TokenPolicy
+from swe_gym.rollout.tokens import ChatTemplate, Completion, TokenConversation, TokenPolicy
 
 SAID = (
     LS,
@@ -185,7 +185,7 @@ def test_a_cancelled_batch_starts_no_retry(make_env: MakeEnv) -> None:
 
 
 def test_an_answer_without_all_of_its_log_probabilities_is_refused() -> None:
-    conversation = Conversation(ChatTemplate(Tokens()), [{"role": "user", "content": "Do it."}], append_only=True)
+    conversation = TokenConversation(ChatTemplate(Tokens()), [{"role": "user", "content": "Do it."}], append_only=True)
     with pytest.raises(PolicyError, match="3 tokens and 1 log-probabilities"):
         conversation.answer(Completion([65, 66, END], [-0.5], "stop", 0), 1.0)
     assert conversation.segments == ()

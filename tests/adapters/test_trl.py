@@ -38,7 +38,7 @@ with warnings.catch_warnings():
 from swe_gym.errors import SandboxClosed, SweGymError, UsageError
 from swe_gym.rollout.tokens import short_prompt
 from swe_gym.tasks.micro import expert_calls
-from swe_gym.testing.loopback import Answer, Exchange, LoopbackServer
+from swe_gym.testing.loopback import Exchange, HttpAnswer, LoopbackServer
 from swe_gym.wrappers import RecordTrajectory, ShapeReward
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL and its dependencies emit warnings
@@ -323,7 +323,7 @@ class Completions(LoopbackServer):
             "token_logprobs": [-one / 1000 for one in ids],
             "top_logprobs": [None] * len(ids),
         }
-        raise Answer(200, {"choices": [{"prompt_token_ids": prompt, "token_ids": ids, "logprobs": logprobs}]})
+        raise HttpAnswer(200, {"choices": [{"prompt_token_ids": prompt, "token_ids": ids, "logprobs": logprobs}]})
 
 
 def make_trainer(tokenizer: Any, **changes: Any) -> Any:

@@ -12,12 +12,12 @@ from runs_on_disk import run_info
 from swe_gym.gateway.agents.base import Agent, Assignment, Launch
 from swe_gym.gateway.kits import Kit
 from swe_gym.rollout.policies.prices import known_prices
-from swe_gym.testing.loopback import Answer, Exchange
+from swe_gym.testing.loopback import Exchange, HttpAnswer
 from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply
 from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import read_run
 from swe_gym.trajectories.trajectory import Usage
-from swe_gym.viewer.index import Row
+from swe_gym.viewer.index import EpisodeRow
 from swe_gym.viewer.results import summarize
 from swe_gym.viewer.runs import Runs
 
@@ -206,9 +206,9 @@ def test_public_prices_are_known_by_host_and_model() -> None:
 
 
 def test_time_counts_once_where_episodes_overlap() -> None:
-    def row(start: str, seconds: float) -> Row:
+    def row(start: str, seconds: float) -> EpisodeRow:
         started = f"2026-01-01T{start}+00:00"
-        return Row("", "resolved", "t", "r", 0, 1, "submit", 1.0, 1, Usage(), 0, {"total": seconds}, started)
+        return EpisodeRow("", "resolved", "t", "r", 0, 1, "submit", 1.0, 1, Usage(), 0, {"total": seconds}, started)
 
     rows = [row("10:00:00", 60), row("10:00:30", 60), row("10:00:40", 5), row("12:00:00", 10)]
     assert summarize(run_info(tasks=("t",)), rows)["seconds"] == 100
@@ -281,7 +281,7 @@ class Talkative(Agent):
 def test_messages_that_the_server_refuses_are_told_before_the_run(cli, server: OpenAIServer) -> None:
     def strict(request: dict[str, Any]) -> Reply:
         if any(message["role"] == "system" for message in request["messages"][1:]):
-            raise Answer(400, {"error": {"message": "System message must be at the beginning."}})
+            raise HttpAnswer(400, {"error": {"message": "System message must be at the beginning."}})
         return engineer(request)
 
     server.reply = strict

@@ -12,7 +12,7 @@ from servers.docker_proxy import DockerProxy, Fault
 from typer.testing import CliRunner, Result
 
 from swe_gym.cli.images import app
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.errors import MissingDependency
 from swe_gym.tasks.file import FileSource, write_tasks
 from swe_gym.types import PythonEnv, Task

@@ -6,7 +6,7 @@ import pytest
 
 from swe_gym.sandboxes.local import best_tier, problem
 from swe_gym.sandboxes.local.tiers import TIERS
-from swe_gym.testing.loopback import Answer, Exchange, LoopbackServer
+from swe_gym.testing.loopback import Exchange, HttpAnswer, LoopbackServer
 
 
 class RootlessEngine(LoopbackServer):
@@ -15,7 +15,7 @@ class RootlessEngine(LoopbackServer):
     def answer(self, exchange: Exchange) -> None:
         assert exchange.asked.path.endswith(("/version", "/info"))
         told = {"ApiVersion": "1.44", "ServerVersion": "27.0", "OperatingSystem": "Linux"}
-        raise Answer(200, {**told, "MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": False})
+        raise HttpAnswer(200, {**told, "MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": False})
 
 
 @pytest.fixture

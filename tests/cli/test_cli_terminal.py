@@ -12,7 +12,7 @@ from typing import Self
 
 from runs_on_disk import trajectory, write_run
 
-from swe_gym.curation.validate import read_records
+from swe_gym.curation.validation import read_records
 from swe_gym.testing.sandbox_contract.case import eventually, new_marker, processes_here
 
 TASK = "larder-overwrite-evicts"

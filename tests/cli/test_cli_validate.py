@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from swe_gym.curation.validate import read_records
+from swe_gym.curation.validation import read_records
 
 
 def test_invalid_tasks_are_reported_with_reasons(cli, task_file: Path) -> None:

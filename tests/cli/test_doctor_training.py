@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swe_gym.cli import doctor_training
-from swe_gym.testing.loopback import Answer, Exchange, LoopbackServer
+from swe_gym.testing.loopback import Exchange, HttpAnswer, LoopbackServer
 
 pytest.importorskip("yaml")
 
@@ -43,7 +43,7 @@ class Hub(LoopbackServer):
     """A hub that has every model."""
 
     def answer(self, exchange: Exchange) -> None:
-        raise Answer(200, {"id": exchange.asked.path})
+        raise HttpAnswer(200, {"id": exchange.asked.path})
 
 
 def test_an_example_passes_once_its_rows_exist(cli, doctor: Doctor, model: str) -> None:
@@ -179,6 +179,6 @@ def test_defaults_and_references_are_resolved(tmp_path: Path) -> None:
         "defaults: [ppo_trainer, base, _self_]\ndata: {train_files: b.parquet}\n"
         "actor_rollout_ref: {rollout: {n: '${data.max_prompt_length}'}}\nloop: '${loop}'\n"
     )
-    config = doctor_training.Config(doctor_training.read_yaml(tmp_path / "own.yaml"), ["data.max_prompt_length=9"])
+    config = doctor_training.VerlConfig(doctor_training.read_yaml(tmp_path / "own.yaml"), ["data.max_prompt_length=9"])
     names = ("data.train_files", "actor_rollout_ref.rollout.n", "trainer.nnodes", "loop")
     assert [config.get(name) for name in names] == ["b.parquet", 9, 1, "${loop}"]

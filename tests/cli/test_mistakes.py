@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from swe_gym.tasks.file import write_tasks
-from swe_gym.testing.loopback import Answer, Exchange, LoopbackServer
+from swe_gym.testing.loopback import Exchange, HttpAnswer, LoopbackServer
 from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply, error_body
 from swe_gym.types import Task
 
@@ -52,7 +52,7 @@ HERE = f"{EVAL} --base-url {{url}}"
 
 def refuse_tools(request: dict[str, object]) -> Reply:
     if request.get("tools"):
-        raise Answer(400, error_body(400, NO_TOOLS))
+        raise HttpAnswer(400, error_body(400, NO_TOOLS))
     return Reply("Yes.")
 
 
@@ -202,12 +202,14 @@ class EmptyEngine(LoopbackServer):
         """See `LoopbackServer.answer`."""
         path = exchange.asked.path
         if path.endswith("/version"):
-            raise Answer(200, {"Version": "29.0", "ApiVersion": "1.44", "MinAPIVersion": "1.24"})
+            raise HttpAnswer(200, {"Version": "29.0", "ApiVersion": "1.44", "MinAPIVersion": "1.24"})
         if path.endswith("/info"):
-            raise Answer(200, {"DockerRootDir": "/"})
+            raise HttpAnswer(200, {"DockerRootDir": "/"})
         if "/distribution/" in path:
-            raise Answer(403, {"message": "pull access denied, repository does not exist or may require authorization"})
-        raise Answer(404, {"message": "No such image"})
+            raise HttpAnswer(
+                403, {"message": "pull access denied, repository does not exist or may require authorization"}
+            )
+        raise HttpAnswer(404, {"message": "No such image"})
 
 
 @pytest.fixture

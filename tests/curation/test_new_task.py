@@ -18,7 +18,7 @@ from swe_gym.curation.new_task import (
     with_lists,
 )
 from swe_gym.curation.releases import TestLayout
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.errors import GradingError, SandboxError, TaskError, UsageError
 from swe_gym.index import find_sdists
 from swe_gym.tasks.file import FileSource, write_tasks

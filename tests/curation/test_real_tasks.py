@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import real_tasks
 
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.errors import MissingInterpreter, SandboxError
 from swe_gym.index import find_sdists
 from swe_gym.sandboxes.pythons import find_interpreter

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from servers.hub import TOKEN, Hub, Reply
 
-from swe_gym.curation.bundle import Bundle, check, pack
-from swe_gym.curation.validate import validate
+from swe_gym.curation.bundle import Bundle, check_bundle, pack_bundle
+from swe_gym.curation.validation import validate
 from swe_gym.errors import TaskError, UsageError
 from swe_gym.tasks.file import FileSource, write_tasks
 from swe_gym.tasks.record import digest
@@ -41,7 +41,7 @@ def tasks(adder: Task, tmp_path: Path) -> list[Task]:
 
 @pytest.fixture
 def bundle(tasks: list[Task], tmp_path: Path) -> Bundle:
-    return pack(tasks, tmp_path / "made" / "bundle", license="mit")
+    return pack_bundle(tasks, tmp_path / "made" / "bundle", license="mit")
 
 
 def test_a_bundle_works_after_it_moved_and_its_sources_are_gone(bundle: Bundle, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_bundle_works_after_it_moved_and_its_sources_are_gone(bundle: Bundle, 
 def test_equal_code_is_stored_once_and_packing_is_reproducible(bundle: Bundle, tasks: list[Task]) -> None:
     (archive,) = {source.path for source in bundle.sources.values()}
     assert len(bundle.sources) == 2
-    again = pack(tasks, bundle.folder.with_name("again"), license="mit")
+    again = pack_bundle(tasks, bundle.folder.with_name("again"), license="mit")
     assert (again.folder / archive).read_bytes() == (bundle.folder / archive).read_bytes()
 
 
@@ -74,11 +74,11 @@ def test_a_card_names_license_and_sources(bundle: Bundle) -> None:
 
 
 def test_changed_files_are_noticed(bundle: Bundle) -> None:
-    assert len(check(bundle.folder)) == 4
+    assert len(check_bundle(bundle.folder)) == 4
     (archive,) = (bundle.folder / "sources").iterdir()
     archive.write_bytes(archive.read_bytes() + b"\0")
     with pytest.raises(TaskError, match=rf"do not match SHA256SUMS: sources/{archive.name}"):
-        check(bundle.folder)
+        check_bundle(bundle.folder)
     record = next(iter(validate(FileSource(str(bundle.folder)), times=1)))
     assert record.status != "valid"
     assert "has SHA-256" in record.reason
@@ -90,7 +90,7 @@ def test_files_that_git_ignores_are_left_out(tasks: list[Task], tmp_path: Path) 
         (code / name).parent.mkdir(exist_ok=True)
         (code / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=code, check=True)
-    made = pack(tasks[:1], tmp_path / "bundle")
+    made = pack_bundle(tasks[:1], tmp_path / "bundle")
     (source,) = made.sources.values()
     assert set(source.ignored) == {".env", "build/out"}
     with tarfile.open(made.folder / source.path) as archive:
@@ -102,17 +102,17 @@ def test_files_that_git_ignores_are_left_out(tasks: list[Task], tmp_path: Path) 
 def test_what_other_machines_lack_is_refused(tasks: list[Task], tmp_path: Path) -> None:
     local = tasks[0].model_copy(update={"python": PythonEnv(requirements=("pytest==8.0", "mine @ file:///home/me"))})
     with pytest.raises(UsageError, match="requires 'mine @ file:///home/me'"):
-        pack([local], tmp_path / "bundle")
+        pack_bundle([local], tmp_path / "bundle")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(UsageError, match="not an empty folder"):
-        pack(tasks, tmp_path / "full")
+        pack_bundle(tasks, tmp_path / "full")
     missing = tasks[0].model_copy(update={"workspace": FolderWorkspace(path="/nowhere")})
     with pytest.raises(TaskError, match="/nowhere"):
-        pack([missing], tmp_path / "bundle")
+        pack_bundle([missing], tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
     with pytest.raises(UsageError, match="swe-gym tasks pack"):
-        check(tmp_path)
+        check_bundle(tmp_path)
 
 
 def swe_gym(hub: Hub, home: Path, *words: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
@@ -151,7 +151,10 @@ def test_a_bundle_is_pushed_and_used_from_the_hub(bundle: Bundle, tmp_path: Path
         assert pushed.returncode == 0, pushed.stderr
         assert "--source hf://owner/name" in pushed.stdout
         assert hub.private
-        assert set(hub.files) == {"old", *(str(path.relative_to(bundle.folder)) for path in check(bundle.folder))}
+        assert set(hub.files) == {
+            "old",
+            *(str(path.relative_to(bundle.folder)) for path in check_bundle(bundle.folder)),
+        }
         shown = swe_gym(hub, tmp_path / "other", "tasks", "list", "--source", "hf://owner/name@main")
         assert shown.returncode == 0, shown.stderr
         assert "commit" in shown.stdout

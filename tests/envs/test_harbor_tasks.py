@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from harbor_folders import NAME, SHAPES, TOML, harbor_task, script
 
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import Unsupported
 from swe_gym.rollout.policies.gold import GoldPolicy

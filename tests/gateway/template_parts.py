@@ -65,7 +65,7 @@ class Writer:
         with self.lock:
             number = len(self.sampled)
             said = self.say(number)
-            text, end = self.written(said) if isinstance(said, dict) else (said, self.end)
+            text, end = self.render_answer(said) if isinstance(said, dict) else (said, self.end)
             ids = self.template.encode(text)
             if number in self.cut:
                 ids, end = ids[: max(1, len(ids) * 3 // 4)], ""
@@ -75,7 +75,7 @@ class Writer:
             self.sampled.append((list(prompt), made))
         return made
 
-    def written(self, message: dict[str, Any]) -> tuple[str, str]:
+    def render_answer(self, message: dict[str, Any]) -> tuple[str, str]:
         """Return the text of a message and the token that ends it."""
         if not self.renderer.shape.parallel and message.get("tool_calls"):
             message = {**message, "tool_calls": message["tool_calls"][:1]}

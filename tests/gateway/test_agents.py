@@ -26,9 +26,9 @@ from swe_gym.rollout.policies import make_players, make_policies
 from swe_gym.rollout.replay import replay
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.tasks import load_source
-from swe_gym.testing.loopback import Answer
+from swe_gym.testing.loopback import HttpAnswer
 from swe_gym.testing.openai_server import OpenAIServer, Reply
-from swe_gym.train.collect import Collector, Slot
+from swe_gym.train.collect import Collector, TrainSlot
 from swe_gym.train.config import EnvConfig, GenerationConfig
 from swe_gym.train.demonstrate import demonstrating_agent
 from swe_gym.trajectories.exports.chat import to_sft
@@ -53,7 +53,7 @@ def episode(say: Any, agent: str = "command", options: Any = None, **settings: A
 
 def overloaded(request: dict[str, Any]) -> Any:  # noqa: ARG001
     """A model that fails."""
-    raise Answer(503, {"error": {"message": "overloaded"}})
+    raise HttpAnswer(503, {"error": {"message": "overloaded"}})
 
 
 def test_an_agent_is_graded_and_its_answers_are_the_turns() -> None:
@@ -130,7 +130,7 @@ def test_a_rollout_with_an_agent_resumes(tmp_path: Path) -> None:
     def say(request: dict[str, Any]) -> Any:
         if not fails.is_set():
             fails.set()
-            raise Answer(400, {"error": {"message": "once"}})
+            raise HttpAnswer(400, {"error": {"message": "once"}})
         return saying(*gold())(request)
 
     with OpenAIServer(say, model="scripted") as server:
@@ -160,7 +160,7 @@ def test_training_learns_from_what_the_agent_sampled() -> None:
     generation = GenerationConfig(backend="hf", max_tokens=20_000, max_context=200_000)
     collector = Collector(env, generation, generator, ChatTemplate(ByteTokenizer()), {})
     with contextlib.closing(collector):
-        (found,) = collector.play([Slot(TASK, 0, 1)], temperature=0.7).trajectories
+        (found,) = collector.play([TrainSlot(TASK, 0, 1)], temperature=0.7).trajectories
     (segment,) = found.segments
     sampled = [token for _, completion in generator.sampled for token in completion.token_ids]
     marked = zip(segment.token_ids, segment.loss_mask, strict=True)

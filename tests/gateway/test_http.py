@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from gateway_parts import TOOLS, Feed, SocketConnection, asked, post, tokens
 
-from swe_gym.gateway.http import HttpLimits, Request, Response, serve
+from swe_gym.gateway.http import HttpLimits, HttpRequest, HttpResponse, serve
 from swe_gym.gateway.session import REFUSED, Limits, Session
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
@@ -25,8 +25,8 @@ def session() -> Session:
     return Session(sampler)
 
 
-def echo(request: Request) -> Response:
-    return Response(200, len(request.take_body()))
+def echo(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, len(request.take_body()))
 
 
 def exchange(sent: bytes, **limits: Any) -> bytes:
@@ -81,7 +81,7 @@ def test_slow_clients_are_dropped() -> None:
     idle.close()
     deaf, theirs = socket.socketpair()
     deaf.sendall(post("/", b"abc"))
-    serve(SocketConnection(theirs), lambda _: Response(200, "x" * (8 << 20)), HttpLimits(send=0.05))
+    serve(SocketConnection(theirs), lambda _: HttpResponse(200, "x" * (8 << 20)), HttpLimits(send=0.05))
     deaf.close()
 
 

@@ -12,7 +12,7 @@ from swe_gym.gateway.passthrough import ServerSampler
 from swe_gym.gateway.server_shapes import check_shapes
 from swe_gym.gateway.session import Session
 from swe_gym.rollout.policies.llm import LLMPolicies
-from swe_gym.testing.loopback import Answer
+from swe_gym.testing.loopback import HttpAnswer
 from swe_gym.testing.openai_server import OpenAIServer, Reply
 
 FIRST = "System message must be at the beginning."
@@ -23,7 +23,7 @@ def refusing(pattern: str, said: str) -> Any:
 
     def reply(request: dict[str, Any]) -> Reply:
         if re.search(pattern, " ".join(message["role"] for message in request["messages"])):
-            raise Answer(400, {"error": {"message": said}})
+            raise HttpAnswer(400, {"error": {"message": said}})
         return Reply("pong")
 
     return reply
@@ -56,7 +56,7 @@ def test_an_agent_that_sends_no_later_system_message_needs_no_option(agent: str)
 
 def test_a_server_that_is_busy_is_not_blamed_for_messages() -> None:
     def busy(_: Any) -> Reply:
-        raise Answer(429, {"error": {"message": "slow down"}})
+        raise HttpAnswer(429, {"error": {"message": "slow down"}})
 
     with OpenAIServer(busy, model="m") as server:
         check_shapes(options_of(server), "claude-code", make_agent("claude-code"))

@@ -13,7 +13,7 @@ from gateway_parts import TOOLS, ByteTokenizer, Scripted, SocketConnection, aske
 from swe_gym.errors import PolicyError
 from swe_gym.gateway.calls import Call
 from swe_gym.gateway.flights import Flight, events_of
-from swe_gym.gateway.http import HttpLimits, Request
+from swe_gym.gateway.http import HttpLimits, HttpRequest
 from swe_gym.gateway.passthrough import ServerSampler
 from swe_gym.gateway.protocols import DIALECTS
 from swe_gym.gateway.served_generator import ServedGenerator
@@ -318,7 +318,7 @@ def test_a_stream_shows_signs_of_life_until_the_answer(path: str, sign: bytes, e
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_the_first_sign_of_life_comes_with_the_first_wait(name: str) -> None:
-    call, request = Call(model="m", messages=HI, stream=True), Request("POST", name, {}, b"")
+    call, request = Call(model="m", messages=HI, stream=True), HttpRequest("POST", name, {}, b"")
     dialect, flight = DIALECTS[name], Flight(b"", 0)
     assert next(events_of(dialect, call, flight, request, 3600.0, late=True)) == dialect.PING
 

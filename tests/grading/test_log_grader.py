@@ -11,7 +11,7 @@ from swe_gym.grading.base import Ready
 from swe_gym.grading.evaluation import read_results
 from swe_gym.grading.log import judge_log
 from swe_gym.grading.patch import Patch, take_patch
-from swe_gym.grading.plan import Plan, between_marks, split_script
+from swe_gym.grading.plan import EvaluationPlan, cut_to_marks, split_script
 from swe_gym.grading.staging import installs_a_copy
 from swe_gym.sandboxes import Sandbox
 from swe_gym.types import Oracle, Task, TestStatus, Verdict
@@ -407,7 +407,7 @@ def test_scripts_are_cut_at_their_marks_or_at_the_runner() -> None:
 
 def test_options_reach_every_call_of_pytest(sandbox_factory: Callable[..., Sandbox], log_task: Task) -> None:
     box = sandbox_factory()
-    plan = Plan(command='echo "<$PYTEST_ADDOPTS>"')
+    plan = EvaluationPlan(command='echo "<$PYTEST_ADDOPTS>"')
     ready = Ready(log_task, plan, lambda: box, options=("-c", "/a b/it's", "--ignore=/x"))
     found = box.exec(["bash", "-uc", ready.command], env={"PYTEST_ADDOPTS": "-q"}).text
     assert found == "<-q -c '/a b/it'\"'\"'s' --ignore=/x>\n"
@@ -418,8 +418,8 @@ def test_logs_of_others() -> None:
         "PASSED t.py::a\n+ : '>>>>> Start Test Output'\nPASSED t.py::b[x y]\n"
         "+ : '>>>>> End Test Output'\nPASSED t.py::c\n"
     )
-    assert "t.py::b" in between_marks(log)
-    assert "t.py::a" not in between_marks(log)
+    assert "t.py::b" in cut_to_marks(log)
+    assert "t.py::a" not in cut_to_marks(log)
     oracle = Oracle(log_parser="pytest", fail_to_pass=("t.py::b[x",))
     assert judge_log(oracle, log).resolved
     assert not judge_log(oracle.model_copy(update={"pass_to_pass": ("t.py::a",)}), log).resolved

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from plugin_cases import CASES, PluginCase, task_of
 
-from swe_gym.curation.validate import judge_diff
+from swe_gym.curation.validation import judge_diff
 from swe_gym.envs.group import SandboxGroup
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from small_tasks import (
 )
 from test_grade import signed
 
-from swe_gym.grading.reporter import Report, TwinGroup, TwinOrder, read_report
+from swe_gym.grading.reporter import SignedReport, TwinGroup, TwinOrder, read_report
 from swe_gym.types import TestStatus
 
 KEY = b"key"
@@ -345,7 +345,7 @@ NONSENSE: list[object] = [
 @pytest.mark.parametrize("event", NONSENSE, ids=[json.dumps(event)[:60] for event in NONSENSE])
 def test_nonsense_that_the_keeper_signed_is_ignored(event: object) -> None:
     data = signed(KEY, {"event": "test", "id": "a", "status": "passed"}, event, {"event": "started"})  # type: ignore[arg-type]
-    assert read_report(data, KEY) == Report(started=True, tests={"a": (PASSED,)})
+    assert read_report(data, KEY) == SignedReport(started=True, tests={"a": (PASSED,)})
 
 
 def test_twins_are_read_by_group_and_text() -> None:

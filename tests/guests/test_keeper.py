@@ -26,7 +26,7 @@ def lines(tmp_path: Path) -> list[dict[str, Any]]:
 def test_a_text_is_given_after_the_answer_to_the_one_before(keeper: Keeper) -> None:
     assert keeper.answer({"text": 0}) == TEXTS[0]
     assert keeper.answer({"text": 0}) is None
-    keeper._played(0, {}, "")
+    keeper._take_played(0, {}, "")
     assert keeper.answer({"text": 0}) == TEXTS[1]
 
 
@@ -41,7 +41,7 @@ def test_a_group_has_one_number(keeper: Keeper, request_: str, number: object) -
 def test_an_answer_under_another_number_is_refused(keeper: Keeper, tmp_path: Path) -> None:
     keeper.answer({"text": 1})
     with pytest.raises(ValueError, match="number"):
-        keeper._played(-1, {}, "lost")
+        keeper._take_played(-1, {}, "lost")
     assert lines(tmp_path) == []
     assert keeper.answer({"settle": 0}) is None
 
@@ -50,27 +50,27 @@ def test_the_original_is_given_when_all_texts_are_answered(keeper: Keeper) -> No
     for _ in TEXTS:
         assert keeper.answer({"settle": 0}) is None
         keeper.answer({"text": 0})
-        keeper._played(0, {"test": "passed"}, "")
+        keeper._take_played(0, {"test": "passed"}, "")
     assert keeper.answer({"settle": 0}) == TEXTS[1]
 
 
 def test_whoever_learns_the_original_of_a_group_early_gets_no_text_of_it(keeper: Keeper, tmp_path: Path) -> None:
     keeper.answer({"text": 0})
-    keeper._played(0, {}, "hung")
+    keeper._take_played(0, {}, "hung")
     assert keeper.answer({"settle": 1}) == TEXTS[1]
     assert keeper.answer({"text": 1}) is None
-    keeper._played(1, {"test": "passed"}, "")
+    keeper._take_played(1, {"test": "passed"}, "")
     assert [line["group"] for line in lines(tmp_path)] == [0]
 
 
 def test_a_group_that_has_begun_is_not_given_away_when_another_one_is_lost(keeper: Keeper) -> None:
     keeper.answer({"text": 1})
     keeper.answer({"text": 0})
-    keeper._played(0, {}, "hung")
+    keeper._take_played(0, {}, "hung")
     assert keeper.answer({"settle": 1}) is None
 
 
 def test_a_runner_that_has_started_is_not_absent(keeper: Keeper, tmp_path: Path) -> None:
     for event in ("started", "absent", "end"):
-        keeper._told({"event": event})
+        keeper._take_event({"event": event})
     assert [line["event"] for line in lines(tmp_path)] == ["started", "end"]

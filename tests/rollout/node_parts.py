@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from swe_gym.rollout.executors.host import Events, Host, Message
-from swe_gym.rollout.executors.remote import Node, RemoteExecutor
+from swe_gym.rollout.executors.remote import HostNode, RemoteExecutor
 from swe_gym.rollout.pool import NodeLost
 
 
@@ -49,7 +49,7 @@ class LocalCluster:
     def nodes(self) -> Collection[str]:
         return list(self.rooms)
 
-    def open(self, node: str) -> Node:
+    def open(self, node: str) -> HostNode:
         if self.refuse is not None:
             raise self.refuse
         self.opened[node].append(LocalNode(self.rooms[node], self.lease))

@@ -22,7 +22,7 @@ from swe_gym.trajectories.trajectory import ModelServer, Trajectory, Usage
 pytest.importorskip("openai")
 
 from swe_gym.rollout.policies.answer_cache import AnswerCache
-from swe_gym.rollout.policies.chat_client import Answer
+from swe_gym.rollout.policies.chat_client import ChatReply
 
 REPAIR = ("bash", json.dumps({"command": "sed -i 's/a - b/a + b/' calc.py && echo repaired"}))
 SUBMIT = ("submit", "{}")
@@ -125,7 +125,7 @@ def test_no_key_is_kept(env_of_adder: Make, llm: Llm, tmp_path: Path) -> None:
 # --- the entries ------------------------------------------------------------------------------------------------
 
 SERVER = ModelServer(url="http://localhost:8000/v1", model={"id": "small"})
-ANSWER = Answer({"role": "assistant", "content": "Ünïcode \U0001f600"}, "stop", Usage(prompt_tokens=7, calls=1))
+ANSWER = ChatReply({"role": "assistant", "content": "Ünïcode \U0001f600"}, "stop", Usage(prompt_tokens=7, calls=1))
 
 
 def entry(cache: AnswerCache) -> Path:

@@ -20,7 +20,7 @@ from swe_gym.rollout.engine import RolloutOptions, RolloutStopped, rollout
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.progress import Progress
 from swe_gym.tasks.file import write_tasks
-from swe_gym.testing.loopback import Answer
+from swe_gym.testing.loopback import HttpAnswer
 from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply, error_body
 from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import FAILED, read_index
@@ -105,7 +105,7 @@ def test_a_server_that_fails_two_of_five_requests_shows_in_the_run(
 
     def reply(request: dict[str, Any]) -> Reply:
         if next(numbers) % 5 in (1, 3):
-            raise Answer(500, error_body(500, "busy"), {"Retry-After": "0.01"})
+            raise HttpAnswer(500, error_body(500, "busy"), {"Retry-After": "0.01"})
         said = sum(message["role"] == "assistant" for message in request["messages"])
         if said == 3:
             assert waits.wait(30)  # the retries are seen while the episode runs
@@ -169,7 +169,7 @@ def forgetful(request: dict[str, Any]) -> Reply:
     said = sum(message["role"] == "assistant" for message in request["messages"])
     if said == 1:
         call = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "true"}'}}
-        raise Answer(200, {"choices": [{"message": {"content": None, "tool_calls": [call]}}]})
+        raise HttpAnswer(200, {"choices": [{"message": {"content": None, "tool_calls": [call]}}]})
     return Reply(tool_calls=[("submit", "{}") if said == 3 else ("bash", '{"command": "true"}')])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_gym.rollout.policies.history import History
+from swe_gym.rollout.policies.history import ChatHistory
 
 DEEP = '{"command": ' + "[" * 100 + "]" * 100 + "}"
 ARGUMENTS = st.sampled_from(['{"command": "ls"}', "{}", '{"command": "l', '"ls"', "[]", "", DEEP, "[" * 3000])
@@ -19,8 +19,8 @@ CALLS = st.lists(
 TURNS = st.lists(st.tuples(st.text(max_size=400), CALLS, st.integers(0, 3000)), min_size=1, max_size=8)
 
 
-def conversation(turns: Any) -> History:
-    history = History("Be good.")
+def conversation(turns: Any) -> ChatHistory:
+    history = ChatHistory("Be good.")
     history.observed("The issue.")
     for text, calls, length in turns:
         message = {"role": "assistant", "content": text}

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import pytest
 from node_parts import LocalCluster, wait_for
 
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.errors import PolicyError, SandboxLost, UsageError
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.executors import open_executor, remote
 from swe_gym.rollout.executors.remote import RemoteExecutor
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policy import PolicyReport
-from swe_gym.rollout.pool import EpisodePool, Job, Link, NodeLost
+from swe_gym.rollout.pool import DriverLink, EpisodePool, Job, NodeLost
 from swe_gym.tasks import load_source
 from swe_gym.trajectories.run_folder import FAILED
 from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Usage
@@ -36,7 +36,7 @@ class Data(NamedTuple):
     key: str
     number: int
 
-    def make(self, link: Link) -> Job[str]:
+    def make(self, link: DriverLink) -> Job[str]:
         job = Echo(self.key, self.number)
         job.link = link
         return job
@@ -45,7 +45,7 @@ class Data(NamedTuple):
 class Echo(Job[str]):
     """A job whose key says what it does on its node."""
 
-    link: Link
+    link: DriverLink
 
     def __init__(self, key: str, number: int = 1) -> None:
         super().__init__(key, number)

@@ -14,7 +14,7 @@ from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.tasks.file import write_tasks
-from swe_gym.testing.loopback import Answer
+from swe_gym.testing.loopback import HttpAnswer
 from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply
 from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import RunFolder, read_episodes, read_failed, read_run
@@ -91,7 +91,7 @@ def test_answers_under_another_name_of_the_model_are_told(
         said = sum(message["role"] == "assistant" for message in request["messages"])
         tool = ("submit", "{}") if said == 2 else ("bash", '{"command": "true"}')
         call = {"id": "1", "type": "function", "function": dict(zip(("name", "arguments"), tool, strict=True))}
-        raise Answer(200, {"model": names[said], "choices": [{"message": {"tool_calls": [call]}}]})
+        raise HttpAnswer(200, {"model": names[said], "choices": [{"message": {"tool_calls": [call]}}]})
 
     with OpenAIServer(say) as server:
         rollout(plan_for(server, adder, tmp_path), tmp_path / "run")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swe_gym.curation.validate import TaskRecord, digest, validate
+from swe_gym.curation.validation import TaskRecord, digest, validate
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies.scripted import ScriptedPolicy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.curation.validate import TaskRecord, Vouched, read_records, validate
+from swe_gym.curation.validation import TaskRecord, Vouched, read_records, validate
 from swe_gym.errors import UsageError
 from swe_gym.tasks import TaskSource, load_source
 from swe_gym.types import CounterTests, Task, Verdict

@@ -15,7 +15,7 @@ from bundled_tasks import TASKS, solution
 from e2b_boxes import CREATE, Make, count_up, making, refusal
 from servers.e2b_server import E2BServer
 
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.errors import SandboxLost, Unsupported, UsageError
 from swe_gym.grading.probe import forget
 from swe_gym.sandboxes import BACKENDS, SandboxSpec

@@ -9,7 +9,7 @@ from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script
 
 from swe_gym.cli.preflight import check_sandboxes
 from swe_gym.curation.harbor import export_harbor
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.envs.group import task_spec
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxStartError, Unsupported, UsageError

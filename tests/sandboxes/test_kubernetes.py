@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxLost, SandboxStartError
 from swe_gym.sandboxes import Finding, SandboxSpec

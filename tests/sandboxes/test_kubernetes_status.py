@@ -9,7 +9,7 @@ from swe_gym.errors import SandboxStartError
 pytest.importorskip("kubernetes")
 
 from swe_gym.sandboxes.kubernetes.api import ApiError
-from swe_gym.sandboxes.kubernetes.status import Waiting, expired, judge, judge_refusal, loss
+from swe_gym.sandboxes.kubernetes.status import Waiting, is_expired, judge, judge_refusal, loss
 
 Object = dict[str, Any]
 
@@ -194,4 +194,4 @@ def leased(phase: str, *, ended_at: str | None = None, annotations: Object | Non
     ],
 )
 def test_leases(state: Object, seconds: float, over: bool) -> None:
-    assert expired(state, now=NOON + seconds, older_than=60.0) is over
+    assert is_expired(state, now=NOON + seconds, older_than=60.0) is over

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swe_gym.errors import SandboxLost, Unsupported
-from swe_gym.guests.local.groups import SANDBOX, Group, remove_abandoned
+from swe_gym.guests.local.groups import SANDBOX, ControlGroup, remove_abandoned
 from swe_gym.sandboxes import SandboxSpec, open_sandbox
 from swe_gym.sandboxes.local import problem
 from swe_gym.sandboxes.local.forkserver import launch
@@ -101,7 +101,7 @@ def parent() -> Iterator[Path]:
 
 def test_the_end_of_a_group_kills_all_that_joined_it(parent: Path) -> None:
     marker = new_marker()
-    group = Group(str(parent), {})
+    group = ControlGroup(str(parent), {})
     folder = parent / group.name
     sleep = f"sleep {marker}"
     start = f"echo 0 > {folder}/cgroup.procs; setsid {sleep} & ({sleep} &); echo started; {sleep}"

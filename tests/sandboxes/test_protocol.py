@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from swe_gym.errors import SandboxClosed, SandboxError, SandboxLost
 from swe_gym.guests.protocol import HEADER, MAGIC, MAX_OBJECT, MAX_PAYLOAD, WINDOW, Decoder, ProtocolError, encode
 from swe_gym.sandboxes import Sandbox, SandboxSpec
-from swe_gym.sandboxes.channel import ByteStream, Channel, SocketStream
-from swe_gym.sandboxes.runner_forward import Forwards
+from swe_gym.sandboxes.channel import ByteStream, RunnerChannel, SocketStream
+from swe_gym.sandboxes.runner_forward import SandboxForwards
 from swe_gym.sandboxes.runner_sandbox import RunnerSandbox, runner_source
 from swe_gym.types import Capabilities
 
@@ -125,7 +125,7 @@ def test_a_python_without_ctypes_says_that_the_runner_is_not_protected() -> None
 
 
 @contextmanager
-def channel_to(answer: Callable[[socket.socket], None]) -> Iterator[Channel]:
+def channel_to(answer: Callable[[socket.socket], None]) -> Iterator[RunnerChannel]:
     """A channel whose other end is served by `answer` in a thread."""
     ours, theirs = socket.socketpair()
 
@@ -135,7 +135,7 @@ def channel_to(answer: Callable[[socket.socket], None]) -> Iterator[Channel]:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    channel = Channel(SocketStream(ours))
+    channel = RunnerChannel(SocketStream(ours))
     yield channel
     channel.close()
     thread.join(5)
@@ -330,7 +330,7 @@ def test_a_runner_that_exceeds_the_limits_of_a_port_loses_the_sandbox(events: li
 
     done = threading.Event()
     with channel_to(answer) as channel:
-        Forwards(channel, "a test").open(80, lambda _: str(done.wait(10)), 2)
+        SandboxForwards(channel, "a test").open(80, lambda _: str(done.wait(10)), 2)
         with pytest.raises(SandboxLost, match="invalid event") as caught:
             channel.request("x", timeout=5)
         assert caught.value.reason == "protocol"

@@ -13,7 +13,7 @@ import pytest
 import real_tasks
 from image_layouts import write_files
 
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.envs.group import SandboxGroup, task_spec
 from swe_gym.errors import MissingInterpreter
 from swe_gym.grading.log_parsers import load_parser

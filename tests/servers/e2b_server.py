@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from swe_gym.testing.loopback import Answer, Drop, Exchange, LoopbackServer
+from swe_gym.testing.loopback import Drop, Exchange, HttpAnswer, LoopbackServer
 
 from .e2b_machine import Event, Machine, Process
 
@@ -111,7 +111,7 @@ class E2BServer(LoopbackServer):
         path = exchange.asked.path
         if path == "/health":
             self._machine_of(exchange)
-            raise Answer(204)
+            raise HttpAnswer(204)
         if path.startswith("/process.Process/"):
             return self._process(exchange, path.rpartition("/")[2])
         return self._control(exchange, path)
@@ -130,10 +130,10 @@ class E2BServer(LoopbackServer):
             wanted = dict(parse_qsl(asked.query.get("metadata", "")))
             with self._counting:
                 found = [machine for machine in self._machines.values() if wanted.items() <= machine.metadata.items()]
-            raise Answer(200, [machine.describe() for machine in found])
+            raise HttpAnswer(200, [machine.describe() for machine in found])
         if kind == "sandboxes" and rest and not version2:
             self._one_sandbox(exchange, *rest)
-        raise Answer(405 if version2 else 404, {"message": "no such call"})
+        raise HttpAnswer(405 if version2 else 404, {"message": "no such call"})
 
     def _create(self, wanted: dict[str, Any]) -> None:
         if self.templates is not None and wanted["templateID"] not in self.templates:
@@ -145,7 +145,7 @@ class E2BServer(LoopbackServer):
             self._machines[machine.id] = machine
             self.created += 1
         machine.renew(wanted.get("timeout") or 15)
-        raise Answer(201, {**machine.describe(), "envdAccessToken": machine.token, "domain": None})
+        raise HttpAnswer(201, {**machine.describe(), "envdAccessToken": machine.token, "domain": None})
 
     def _one_sandbox(self, exchange: Exchange, sandbox_id: str, *rest: str) -> None:
         with self._counting:
@@ -154,13 +154,13 @@ class E2BServer(LoopbackServer):
             raise self.refuse(404, f"sandbox {sandbox_id!r} not found")
         match (exchange.asked.method, *rest):
             case ("GET",):
-                raise Answer(200, machine.describe())
+                raise HttpAnswer(200, machine.describe())
             case ("DELETE",):
                 self.expire(sandbox_id)
-                raise Answer(204)
+                raise HttpAnswer(204)
             case ("POST", "timeout"):
                 machine.renew(exchange.asked.body["timeout"])
-                raise Answer(204)
+                raise HttpAnswer(204)
         raise self.refuse(404, "no such call")
 
     # --- sandboxes --------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class E2BServer(LoopbackServer):
         with self._counting:
             machine = self._machines.get(sandbox_id)
         if machine is None:
-            raise Answer(502, {"sandboxId": sandbox_id, "message": "The sandbox was not found", "code": 502})
+            raise HttpAnswer(502, {"sandboxId": sandbox_id, "message": "The sandbox was not found", "code": 502})
         return machine
 
     def _process(self, exchange: Exchange, method: str) -> None:
@@ -192,11 +192,11 @@ class E2BServer(LoopbackServer):
             process.write(base64.b64decode(asked["input"]["stdin"]))
         except OSError as error:
             raise _rpc_error(500, "internal", f"error writing to stdin: {error}") from None
-        raise Answer(200, {})
+        raise HttpAnswer(200, {})
 
 
-def _rpc_error(status: int, code: str, message: str) -> Answer:
-    return Answer(status, {"code": code, "message": message})
+def _rpc_error(status: int, code: str, message: str) -> HttpAnswer:
+    return HttpAnswer(status, {"code": code, "message": message})
 
 
 def _seconds(exchange: Exchange) -> float | None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from swe_gym.guests.protocol import Decoder, encode
-from swe_gym.testing.loopback import Answer, Drop, Exchange, LoopbackServer
+from swe_gym.testing.loopback import Drop, Exchange, HttpAnswer, LoopbackServer
 
 Object = dict[str, Any]
 
@@ -213,11 +213,11 @@ class KubernetesServer(LoopbackServer):
         if name == "pods":
             self._list(asked.query.get("labelSelector", ""))
         if name == "events":
-            raise Answer(200, {"metadata": {}, "items": []})
-        raise Answer(200, self._pod(name))
+            raise HttpAnswer(200, {"metadata": {}, "items": []})
+        raise HttpAnswer(200, self._pod(name))
 
-    def _refusal(self, status: int, reason: str, message: str) -> Answer:
-        return Answer(status, self.error_body(status, message, reason))
+    def _refusal(self, status: int, reason: str, message: str) -> HttpAnswer:
+        return HttpAnswer(status, self.error_body(status, message, reason))
 
     def _pod(self, name: str) -> Object:
         pod = self.pods.get(name)
@@ -229,19 +229,19 @@ class KubernetesServer(LoopbackServer):
         created = self.create(pod)
         if created is None:
             raise self._refusal(409, "AlreadyExists", "a pod with that name exists")
-        raise Answer(201, created)
+        raise HttpAnswer(201, created)
 
     def _delete(self, name: str, uid: str | None) -> None:
         pod = self._pod(name)
         if uid and uid != pod["metadata"]["uid"]:
             raise self._refusal(409, "Conflict", "the uid differs")
         self.remove(name)
-        raise Answer(200, pod)
+        raise HttpAnswer(200, pod)
 
     def _list(self, selector: str) -> None:
         with self._changing:
             items = [pod for pod in self.pods.values() if selected(pod, selector)]
-            raise Answer(200, {"metadata": {"resourceVersion": str(self._version)}, "items": items})
+            raise HttpAnswer(200, {"metadata": {"resourceVersion": str(self._version)}, "items": items})
 
     def _watch(self, exchange: Exchange) -> None:
         query = exchange.asked.query

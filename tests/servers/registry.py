@@ -9,7 +9,7 @@ import tarfile
 import threading
 from typing import Any
 
-from swe_gym.testing.loopback import Answer, Drop, Exchange, LoopbackServer
+from swe_gym.testing.loopback import Drop, Exchange, HttpAnswer, LoopbackServer
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -82,7 +82,7 @@ class Registry(LoopbackServer):
             self._give_token(asked.headers.get("authorization", ""))
         if self.login != "" and asked.key != "a token":
             challenge = f'Bearer realm="{self.url}/token",service="test",scope="repository:pull"'
-            raise Answer(401, {}, {"WWW-Authenticate": challenge})
+            raise HttpAnswer(401, {}, {"WWW-Authenticate": challenge})
         name, kind, reference = asked.path.removeprefix("/v2/").rsplit("/", 2)
         if kind == "manifests" and f"{name}/{reference}" in self.manifests:
             media, data = self.manifests[f"{name}/{reference}"]
@@ -98,7 +98,7 @@ class Registry(LoopbackServer):
             left = self.quota
             self.quota = None if left is None else max(0, left - len(data))
         if left is None or left >= len(data):
-            raise Answer(206 if start else 200, data, {"Content-Type": media})
+            raise HttpAnswer(206 if start else 200, data, {"Content-Type": media})
         with exchange.stream(media) as write:
             if left:
                 write(data[:left])
@@ -109,4 +109,4 @@ class Registry(LoopbackServer):
     def _give_token(self, given: str) -> None:
         if self.login and given != "Basic " + base64.b64encode(":".join(self.login).encode()).decode():
             raise self.refuse(401, "wrong password")
-        raise Answer(200, {"token": "a token"})
+        raise HttpAnswer(200, {"token": "a token"})

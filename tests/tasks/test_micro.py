@@ -6,7 +6,7 @@ import gymnasium
 import pytest
 
 from swe_gym.actions import render_call
-from swe_gym.curation.validate import validate
+from swe_gym.curation.validation import validate
 from swe_gym.errors import UsageError
 from swe_gym.tasks.micro import COUNT, RUNGS, MicroSource, expert_calls
 from swe_gym.types import Task

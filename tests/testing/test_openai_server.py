@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swe_gym.testing.loopback import Answer
+from swe_gym.testing.loopback import HttpAnswer
 from swe_gym.testing.openai_server import CHAT, COMPLETIONS, OpenAIServer, Reply, context_length_exceeded, in_turn
 
 openai = pytest.importorskip("openai")
@@ -231,7 +231,7 @@ def test_an_interrupted_stream(server: OpenAIServer, after: int) -> None:
 
 def test_a_reply_can_refuse() -> None:
     def reply(_: dict[str, Any]) -> Reply:
-        raise Answer(429, {"error": {"message": "later"}}, {"Retry-After": "1"})
+        raise HttpAnswer(429, {"error": {"message": "later"}}, {"Retry-After": "1"})
 
     with OpenAIServer(reply) as server, pytest.raises(openai.RateLimitError):
         complete(server, "text", extra_body={"best_of": 1})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from swe_gym.errors import MissingFile, SandboxClosed, ToolError
 from swe_gym.tools import ToolContext
 from swe_gym.tools.edit import Edit
-from swe_gym.tools.history import History
+from swe_gym.tools.history import EditHistory
 
 CODE = b"def f(x):\r\n\treturn x  # caf\xe9\r\n\r\nprint(f(1))"
 
@@ -132,7 +132,7 @@ def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolC
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=6))
 def test_any_series_of_contents_can_be_undone(contents: list[bytes]) -> None:
-    history = History()
+    history = EditHistory()
     states: list[bytes | None] = [None, *contents]
     for before, after in itertools.pairwise(states):
         assert after is not None

@@ -389,7 +389,7 @@ def test_printed_text_is_never_taken_for_a_reply(debug: Callable[..., Debugger])
 
 def test_a_program_that_forges_a_reply_loses_its_session_and_no_breakpoint(debug: Callable[..., Debugger]) -> None:
     program = (
-        "import gc, os\nchannel = next(item for item in gc.get_objects() if type(item).__name__ == 'Channel')\n"
+        "import gc, os\nchannel = next(item for item in gc.get_objects() if type(item).__name__ == 'DebuggerChannel')\n"
         "os.write(1, '<{0}:{{}}:{0}>'.format(channel.nonce).encode())\n"
     )
     pdb = debug({"prog.py": program})

@@ -17,7 +17,7 @@ from test_loop import SCRIPTED, config, numbers, weights  # noqa: E402  only whe
 from swe_gym.rollout.tokens import Completion  # noqa: E402
 from swe_gym.train.log import read_log  # noqa: E402
 from swe_gym.train.loop import Trainer  # noqa: E402
-from swe_gym.train.sampler import Sampler  # noqa: E402
+from swe_gym.train.sampler import SyncedSampler  # noqa: E402
 
 ASYNC: dict[str, dict[str, Any]] = {
     "generation": SCRIPTED,
@@ -71,7 +71,7 @@ class Weights:
 
 def test_weights_change_between_answers() -> None:
     weights = Weights()
-    sampler = Sampler(weights)
+    sampler = SyncedSampler(weights)
     started = time.monotonic()
     seen: list[int] = []
     synced = threading.Event()

@@ -10,22 +10,22 @@ from test_collect import SUBMIT, collector, divide
 
 from swe_gym.errors import PolicyError
 from swe_gym.train.async_collect import AsyncCollector, End
-from swe_gym.train.collect import Played, Slot
+from swe_gym.train.collect import PlayedBatch, TrainSlot
 
 
 @contextlib.contextmanager
-def in_flight(answer: Any, slots: Sequence[Slot], ends: Sequence[End] = ()) -> Iterator[AsyncCollector]:
+def in_flight(answer: Any, slots: Sequence[TrainSlot], ends: Sequence[End] = ()) -> Iterator[AsyncCollector]:
     """A collector with two workers that plays slots."""
     with contextlib.closing(collector(answer)) as one, contextlib.closing(AsyncCollector(one, 1.0)) as ahead:
         ahead.add(slots, ends)
         yield ahead
 
 
-def groups(count: int, size: int = 2) -> list[Slot]:
-    return [Slot("micro-1-1", group, 10 * group + index) for group in range(count) for index in range(size)]
+def groups(count: int, size: int = 2) -> list[TrainSlot]:
+    return [TrainSlot("micro-1-1", group, 10 * group + index) for group in range(count) for index in range(size)]
 
 
-def seeds(played: Played) -> list[int | None]:
+def seeds(played: PlayedBatch) -> list[int | None]:
     return [one.seed for one in played.trajectories]
 
 
@@ -50,12 +50,12 @@ def test_a_slow_group_is_overtaken_and_never_discarded() -> None:
         left = {slot.seed: end for slot, end in ahead.in_flight()}
         assert left[1] is None
         assert (set(left), ahead.groups) == ({0, 1, 30, 31}, 2)
-        ahead.add([Slot("micro-1-1", 4, 40)])  # while an episode runs
+        ahead.add([TrainSlot("micro-1-1", 4, 40)])  # while an episode runs
         assert seeds(ahead.take(1, [4])) == [40]
         slow.release.set()
         assert seeds(ahead.take(2)) == [0, 1, 30, 31]
         assert ahead.groups == 0
-        ahead.add([Slot("micro-1-1", 5, 50)])  # after all have ended
+        ahead.add([TrainSlot("micro-1-1", 5, 50)])  # after all have ended
         played = ahead.take(1)
     assert seeds(played) == [50]
     assert played.seconds["all"] * 2 == pytest.approx(sum(played.seconds.values()) - played.seconds["all"])
@@ -98,6 +98,6 @@ def test_a_mistake_ends_the_collection() -> None:
 def test_closing_does_not_wait_for_answers() -> None:
     slow = Slow()
     with in_flight(slow, groups(1)) as ahead:
-        ahead.add([Slot("micro-1-1", 1, 5)])
+        ahead.add([TrainSlot("micro-1-1", 1, 5)])
         ahead.take(1)
     assert not slow.release.is_set()

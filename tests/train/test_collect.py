@@ -11,7 +11,7 @@ import pytest
 from swe_gym.errors import PolicyError, UsageError
 from swe_gym.rollout.tokens import ChatTemplate, Completion
 from swe_gym.tasks.file import write_tasks
-from swe_gym.train.collect import Collector, Played, Slot
+from swe_gym.train.collect import Collector, PlayedBatch, TrainSlot
 from swe_gym.train.config import EnvConfig, GenerationConfig
 from swe_gym.types import FolderWorkspace, Task
 
@@ -64,10 +64,10 @@ def collector(answer: Any, executor: str = "threads", **options: Any) -> Collect
     return Collector(config, GENERATION, Generator(answer), ChatTemplate(Bytes()), {"first": 0, "count": 4})
 
 
-def played(answer: Any, *seeds: int, **options: Any) -> Played:
+def played(answer: Any, *seeds: int, **options: Any) -> PlayedBatch:
     one = collector(answer, **options)
     try:
-        slots = [Slot(one.task_ids[index % 4], index // 2, seed) for index, seed in enumerate(seeds)]
+        slots = [TrainSlot(one.task_ids[index % 4], index // 2, seed) for index, seed in enumerate(seeds)]
         return one.play(slots, temperature=1.0)
     finally:
         one.close()
@@ -130,7 +130,7 @@ def losing(tmp_path: Path) -> EnvConfig:
 def test_a_sandbox_lost_twice_by_the_same_actions_is_reward_0(losing: EnvConfig, second: str, counts: bool) -> None:
     generator = Generator(lambda seed, number: bash("die" if number == 1 else second))  # noqa: ARG005
     one = Collector(losing, GENERATION, generator, ChatTemplate(Bytes()), {})
-    found = one.play([Slot("a", 0, 3)], temperature=1.0)
+    found = one.play([TrainSlot("a", 0, 3)], temperature=1.0)
     one.close()
     assert len(generator.calls) == 2
     assert (len(found.trajectories), len(found.lost)) == ((1, 0) if counts else (0, 1))
@@ -154,8 +154,10 @@ def test_closing_from_another_thread_ends_the_episodes() -> None:
         return SUBMIT
 
     one = collector(answer)
-    found: list[Played] = []
-    thread = threading.Thread(target=lambda: found.append(one.play([Slot(one.task_ids[0], 0, 1)] * 3, temperature=1.0)))
+    found: list[PlayedBatch] = []
+    thread = threading.Thread(
+        target=lambda: found.append(one.play([TrainSlot(one.task_ids[0], 0, 1)] * 3, temperature=1.0))
+    )
     thread.start()
     assert asked.wait(60)
     one.close()

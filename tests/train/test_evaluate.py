@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_gym.train.collect import Played
+from swe_gym.train.collect import PlayedBatch
 from swe_gym.train.config import EvaluationConfig
-from swe_gym.train.evaluate import evaluation_slots, held_out_tasks, summarize
+from swe_gym.train.evaluate import draw_held_out_tasks, evaluation_slots, summarize
 from swe_gym.trajectories.statistics import mean_interval, pass_at_k, wilson
 from swe_gym.trajectories.trajectory import Trajectory
 
@@ -79,7 +79,7 @@ def test_attempts_at_one_task_are_not_independent_samples() -> None:
         for task in range(10)
         for attempt in range(4)
     ]
-    facts = summarize(Played(tuple(episodes), tuple(range(40)), (), {}, frozenset()), ks=(1, 4))
+    facts = summarize(PlayedBatch(tuple(episodes), tuple(range(40)), (), {}, frozenset()), ks=(1, 4))
     assert (facts["resolved"], facts["pass@1"], facts["pass@4"]) == (0.5, 0.5, 0.5)
     assert (facts["resolved_low"], facts["resolved_high"]) == (facts["reward_low"], facts["reward_high"])
     low, high = wilson(20, 40)
@@ -88,10 +88,10 @@ def test_attempts_at_one_task_are_not_independent_samples() -> None:
 
 def test_held_out_tasks_are_drawn_without_replacement() -> None:
     ids = [f"task-{number}" for number in range(50)]
-    drawn = held_out_tasks(ids, 40)
+    drawn = draw_held_out_tasks(ids, 40)
     assert len(set(drawn)) == 40
-    assert drawn == held_out_tasks(ids, 40)
-    assert sorted(held_out_tasks(ids, 64)) == sorted(ids)  # there are no more
+    assert drawn == draw_held_out_tasks(ids, 40)
+    assert sorted(draw_held_out_tasks(ids, 64)) == sorted(ids)  # there are no more
     slots = evaluation_slots(ids, EvaluationConfig(tasks=64, attempts=2))
     assert len({(slot.task_id, slot.group) for slot in slots}) == 50
     assert len({slot.seed for slot in slots}) == len(slots) == 100

@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 
 from swe_gym.cli import main  # noqa: E402
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402  only where torch is there
-from swe_gym.rollout.tokens import Completion, Conversation  # noqa: E402
+from swe_gym.rollout.tokens import Completion, TokenConversation  # noqa: E402
 from swe_gym.train.batch import segments_batch  # noqa: E402
 from swe_gym.train.config import GenerationConfig, TrainConfig, make_config  # noqa: E402
 from swe_gym.train.generators.scripted import ScriptedGenerator  # noqa: E402
@@ -148,7 +148,7 @@ def _likelihoods(trainer: Trainer) -> dict[str, float]:
     found = {}
     prompt = "Create the file `x.txt` with this one word in it: maple\n"
     for name, seed in (("right", 0), ("wrong", 1)):
-        conversation = Conversation(trainer.template, [{"role": "user", "content": prompt}])
+        conversation = TokenConversation(trainer.template, [{"role": "user", "content": prompt}])
         ids = trainer.template.encode(says_by_seed(prompt, seed))
         conversation.answer(Completion(ids, [0.0] * len(ids), "length", 0), 1.0)
         found[name] = float(trainer.learner.compute_logprobs(segments_batch([conversation.segments])).logprobs.sum())

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from swe_gym.errors import PolicyError, UsageError
 from swe_gym.rollout.episode import play
-from swe_gym.rollout.tokens import ChatTemplate, Completion, Conversation, TokenPolicy, short_prompt
+from swe_gym.rollout.tokens import ChatTemplate, Completion, TokenConversation, TokenPolicy, short_prompt
 
 TURNS = st.lists(
     st.tuples(
@@ -43,7 +43,7 @@ def completion(tokenizer: Any, ids: Sequence[int], *, ended: bool, number: int) 
 @given(turns=TURNS)
 def test_each_sampled_token_is_in_one_segment_with_its_logprob(tokenizer: Any, name: str, turns: Any) -> None:
     template = using(tokenizer, name)
-    conversation = Conversation(template, [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}])
+    conversation = TokenConversation(template, [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}])
     sampled: list[tuple[int, float, int]] = []
     for number, (ids, ended, observation, thinks) in enumerate(turns):
         ids = [*template.encode("<think>hm</think>"), *ids] if thinks else ids
@@ -68,7 +68,7 @@ def test_each_sampled_token_is_in_one_segment_with_its_logprob(tokenizer: Any, n
     assert trained == sampled
 
 
-def _rewritten(template: ChatTemplate, conversation: Conversation) -> bool:
+def _rewritten(template: ChatTemplate, conversation: TokenConversation) -> bool:
     """A new segment has the tokens of the rendered conversation."""
     return conversation.prompt == template.encode(template.render(conversation.messages))
 
@@ -76,7 +76,7 @@ def _rewritten(template: ChatTemplate, conversation: Conversation) -> bool:
 @pytest.mark.parametrize(("name", "segments"), [("chatml", 1), ("llama", 1), ("forgetful", 2)])
 def test_a_segment_ends_only_if_the_template_rewrites_history(tokenizer: Any, name: str, segments: int) -> None:
     template = using(tokenizer, name)
-    conversation = Conversation(template, [{"role": "user", "content": "q"}])
+    conversation = TokenConversation(template, [{"role": "user", "content": "q"}])
     for number, text in enumerate(("<think>long</think>\n{} ", " {}\n", "done")):
         conversation.answer(completion(tokenizer, template.encode(text), ended=number != 1, number=number), 0.8)
         conversation.tell({"role": "user", "content": "it says\nno"})
@@ -87,7 +87,7 @@ def test_a_segment_ends_only_if_the_template_rewrites_history(tokenizer: Any, na
 
 def test_thoughts_are_rendered_once_by_a_template_that_takes_them_from_a_field(tokenizer: Any) -> None:
     template = using(tokenizer, "structured")
-    conversation = Conversation(template, [{"role": "user", "content": "q"}])
+    conversation = TokenConversation(template, [{"role": "user", "content": "q"}])
     for number in range(2):
         conversation.answer(
             completion(tokenizer, template.encode("long\n</think>\n\nok"), ended=True, number=number), 1.0
@@ -101,7 +101,7 @@ def test_thoughts_are_rendered_once_by_a_template_that_takes_them_from_a_field(t
 
 def test_a_truncated_answer_is_closed_by_masked_tokens(tokenizer: Any) -> None:
     template = using(tokenizer, "chatml")
-    conversation = Conversation(template, [{"role": "user", "content": "q"}])
+    conversation = TokenConversation(template, [{"role": "user", "content": "q"}])
     conversation.answer(completion(tokenizer, template.encode("abc"), ended=False, number=0), 1.0)
     conversation.tell({"role": "user", "content": "go on"})
     conversation.answer(completion(tokenizer, template.encode("x"), ended=True, number=1), 1.0)

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 httpx = pytest.importorskip("httpx")
 
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402  only where torch is there
-from swe_gym.testing.loopback import Answer, Exchange  # noqa: E402
+from swe_gym.testing.loopback import Exchange, HttpAnswer  # noqa: E402
 from swe_gym.testing.openai_server import OpenAIServer, Reply  # noqa: E402
 from swe_gym.train.config import GenerationConfig  # noqa: E402
 from swe_gym.train.generators import make_generator  # noqa: E402
@@ -35,11 +35,11 @@ class Server(OpenAIServer):
         asked = exchange.asked
         if asked.path == "/collective_rpc":
             self.weights += self.reloads
-            raise Answer(200)
+            raise HttpAnswer(200)
         if asked.path == "/reset_prefix_cache":
-            raise Answer(200)
+            raise HttpAnswer(200)
         if asked.path == "/weight_checker":
-            raise Answer(200, {"checksums": {"w": str(self.weights)}})
+            raise HttpAnswer(200, {"checksums": {"w": str(self.weights)}})
         if asked.path == "/inference/v1/generate":
             if not self.tokens_in_tokens_out:
                 raise self.refuse(404, "not here")
@@ -47,7 +47,7 @@ class Server(OpenAIServer):
                 raise self.refuse(422, "token_ids are missing")
             entries = [{"token_id": token, "logprob": logprob} for token, logprob in REPLY.tokens]
             choice = {"token_ids": [5, 6, 0], "finish_reason": "stop", "logprobs": {"content": entries}}
-            raise Answer(200, {"choices": [choice]})
+            raise HttpAnswer(200, {"choices": [choice]})
         super().answer(exchange)
 
 

@@ -16,7 +16,7 @@ import fake_cuda  # noqa: E402  only where torch is there
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402
 from swe_gym.train.config import GenerationConfig  # noqa: E402
 from swe_gym.train.generators import sync_ipc, sync_nccl  # noqa: E402
-from swe_gym.train.generators.weight_sync import choose, described, make_weight_sync  # noqa: E402
+from swe_gym.train.generators.weight_sync import choose, describe_weights, make_weight_sync  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
 
 
@@ -164,7 +164,7 @@ def test_an_nccl_error_is_a_policy_error() -> None:
         raise RuntimeError("NCCL error: unhandled system error")
 
     with pytest.raises(PolicyError, match="unhandled system error"):
-        sync_nccl._together(lambda: None, fail)
+        sync_nccl._run_together(lambda: None, fail)
 
 
 def test_a_refused_broadcast_does_not_wait(tiny_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,5 +187,5 @@ def test_a_refused_broadcast_does_not_wait(tiny_lm: Any, monkeypatch: pytest.Mon
 
 
 def test_weights_are_described_in_the_format_of_vllm() -> None:
-    found = described({"a": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.zeros(1)})
+    found = describe_weights({"a": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.zeros(1)})
     assert found == {"names": ["a", "b"], "dtype_names": ["bfloat16", "float32"], "shapes": [[2, 3], [1]]}

@@ -9,7 +9,7 @@ from runs_on_disk import failed, run_info, trajectory, turn, write_run
 
 from swe_gym.errors import UsageError
 from swe_gym.trajectories.run_folder import FAILED, INDEX, TRAJECTORIES, RunFolder, read_index
-from swe_gym.viewer.index import COLUMNS, Row, RunIndex
+from swe_gym.viewer.index import COLUMNS, EpisodeRow, RunIndex
 
 
 def read(index: RunIndex) -> list[tuple[str, int, str]]:
@@ -17,7 +17,7 @@ def read(index: RunIndex) -> list[tuple[str, int, str]]:
     return [(row.task_id, row.attempt, row.state) for row in index.rows]
 
 
-def only(index: RunIndex) -> Row:
+def only(index: RunIndex) -> EpisodeRow:
     index.refresh()
     (row,) = index.rows
     return row

@@ -6,11 +6,11 @@ from runs_on_disk import failed, trajectory
 from swe_gym.trajectories.run_folder import index_line
 from swe_gym.trajectories.statistics import PassAtK, pass_curve
 from swe_gym.trajectories.trajectory import Trajectory
-from swe_gym.viewer.index import Row, row_of
+from swe_gym.viewer.index import EpisodeRow, row_of
 from swe_gym.viewer.stats import MOST_BARS, resolved_by, summary, turn_bins, wall_clock
 
 
-def row(record: Trajectory) -> Row:
+def row(record: Trajectory) -> EpisodeRow:
     state = "failed" if not record.reward_valid else "resolved" if record.resolved else "unresolved"
     return row_of("x", state, index_line(record, 0, 0))
 

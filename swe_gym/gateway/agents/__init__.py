@@ -7,7 +7,7 @@ from ...registry import Registry
 from ...types import JsonMapping
 from .base import Agent
 
-__all__ = ["AGENTS", "make_agent"]
+__all__ = ["AGENTS", "Agent", "make_agent"]
 
 AGENTS = Registry[type[Agent]](
     "agent",

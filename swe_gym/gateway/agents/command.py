@@ -26,7 +26,7 @@ class Command(Agent):
 
     @field_validator("folder")
     @classmethod
-    def _absolute(cls, folder: str) -> str:
+    def _resolve_folder(cls, folder: str) -> str:
         path = Path(folder).expanduser().resolve()
         if folder and not path.is_dir():
             raise ValueError(f"{path} is not a folder")
@@ -37,13 +37,13 @@ class Command(Agent):
         words = shlex.split(self.command) if isinstance(self.command, str) else self.command
         file = f"{assignment.home}/{ISSUE}"
         known = {**assignment._asdict(), "issue_file": file}
-        argv = [_filled(word, known) for word in (*words, *self.arguments)]
+        argv = [_fill(word, known) for word in (*words, *self.arguments)]
         url = assignment.base_url
         env = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": KEY, "ANTHROPIC_BASE_URL": url}
         return Launch(argv, env={**env, "ANTHROPIC_API_KEY": KEY, **self.env}, files={file: assignment.issue})
 
 
-def _filled(word: str, known: dict[str, str]) -> str:
+def _fill(word: str, known: dict[str, str]) -> str:
     """Replace the names in braces that are known; other braces stay."""
     for name, value in known.items():
         if word == f"{{{name}}}":

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ...trajectories.trajectory import Usage
 from ...types import JsonObject
 from ..calls import Answer, Call, Refusal, event
-from ..reading import SETTINGS, called, field, function_tool, joined, objects, settings_of, token_limit
+from ..reading import SETTINGS, field, function_tool, join_parts, make_tool_call, objects, settings_of, token_limit
 
 PING = b": waiting for the model\n\n"
 """Comment that keeps a stream alive."""
@@ -53,7 +53,7 @@ def _message(message: JsonObject, where: str) -> JsonObject:
         raise Refusal(400, f"{where}.role: unknown role {str(role)[:60]!r}")
     content = field(message, "content", (str, list))
     if isinstance(content, list):
-        content = joined(objects(message, "content"))
+        content = join_parts(objects(message, "content"))
     kept = {name: value for name in _KEPT if (value := field(message, name, str)) is not None}
     calls = [_tool_call(call, where) for call in objects(message, "tool_calls")] if role == "assistant" else []
     if calls:
@@ -66,7 +66,7 @@ _KEPT = ("name", "tool_call_id", "reasoning_content", "reasoning")
 
 def _tool_call(call: JsonObject, where: str) -> JsonObject:
     function = field(call, "function", dict, {})
-    return called(call.get("id"), function.get("name"), function.get("arguments") or "", where)
+    return make_tool_call(call.get("id"), function.get("name"), function.get("arguments") or "", where)
 
 
 def read_tools(tools: Sequence[JsonObject]) -> list[JsonObject]:

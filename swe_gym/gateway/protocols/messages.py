@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from ...types import Json, JsonObject
 from ..calls import Answer, Call, Refusal, event
 from ..parsing import arguments_of
-from ..reading import called, field, function_tool, joined, merged, objects, settings_of, token_limit
+from ..reading import (
+    field,
+    function_tool,
+    join_parts,
+    make_tool_call,
+    merge_messages,
+    objects,
+    settings_of,
+    token_limit,
+)
 
 PING = event({"type": "ping"}, "ping")
 """Event that keeps a stream alive."""
@@ -35,7 +44,7 @@ def read(body: JsonObject) -> Call:
     messages = [one for index, message in enumerate(given) for one in _messages(message, f"messages.{index}")]
     return Call(
         model=field(body, "model", str, ""),
-        messages=merged([*_system(body), *messages]),
+        messages=merge_messages([*_system(body), *messages]),
         tools=[_tool(tool, f"tools.{index}") for index, tool in enumerate(objects(body, "tools"))],
         max_tokens=token_limit(body, "max_tokens"),
         stream=field(body, "stream", bool, False),
@@ -61,7 +70,7 @@ def _system(body: JsonObject) -> list[JsonObject]:
     system = field(body, "system", (str, list), "")
     if isinstance(system, list):
         blocks = [block for block in objects(body, "system") if not str(block.get("text")).startswith(BILLING)]
-        system = joined([_block(block, "system") for block in blocks])
+        system = join_parts([_block(block, "system") for block in blocks])
     return [{"role": "system", "content": system}] if system else []
 
 
@@ -84,7 +93,7 @@ def _messages(message: JsonObject, where: str) -> list[JsonObject]:
         return [_assistant(blocks, where)]
     found = [_result(block, where) for block in blocks if block.get("type") == "tool_result"]
     rest = [_block(block, where) for block in blocks if block.get("type") != "tool_result"]
-    return [*found, {"role": role, "content": joined(rest)}] if rest or not found else found
+    return [*found, {"role": role, "content": join_parts(rest)}] if rest or not found else found
 
 
 def _assistant(blocks: Sequence[JsonObject], where: str) -> JsonObject:
@@ -97,7 +106,7 @@ def _assistant(blocks: Sequence[JsonObject], where: str) -> JsonObject:
             thoughts.append(field(block, "thinking", str, ""))
         elif kind == "tool_use":
             arguments = json.dumps(field(block, "input", dict, {}), ensure_ascii=False)
-            calls.append(called(field(block, "id", str, ""), field(block, "name", str, ""), arguments, where))
+            calls.append(make_tool_call(field(block, "id", str, ""), field(block, "name", str, ""), arguments, where))
         elif kind != "redacted_thinking":
             raise Refusal(400, f"{where}: content of type {str(kind)[:60]!r} is not supported")
     message: JsonObject = {"role": "assistant", "content": "\n".join(texts) or None}
@@ -109,7 +118,7 @@ def _assistant(blocks: Sequence[JsonObject], where: str) -> JsonObject:
 def _result(block: JsonObject, where: str) -> JsonObject:
     content = field(block, "content", (str, list), "")
     if isinstance(content, list):
-        content = joined([_block(part, where) for part in objects(block, "content")])
+        content = join_parts([_block(part, where) for part in objects(block, "content")])
     return {"role": "tool", "tool_call_id": field(block, "tool_use_id", str, ""), "content": content}
 
 

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from ...types import JsonObject
 from ..calls import Answer, Call, Refusal, event
 from ..parsing import arguments_of
-from ..reading import called, field, function_tool, joined, merged, objects, settings_of, token_limit
+from ..reading import (
+    field,
+    function_tool,
+    join_parts,
+    make_tool_call,
+    merge_messages,
+    objects,
+    settings_of,
+    token_limit,
+)
 from .chat import error, model, models
 
 __all__ = ["PING", "error", "error_event", "events", "model", "models", "read", "write"]
@@ -80,7 +89,7 @@ def _messages(body: JsonObject) -> list[JsonObject]:
         if read_item is None:
             raise Refusal(400, f"input[{index}]: items of type {kind[:60]!r} are not supported")
         messages += read_item(item)
-    return merged(messages)
+    return merge_messages(messages)
 
 
 def _message(item: JsonObject) -> list[JsonObject]:
@@ -89,7 +98,7 @@ def _message(item: JsonObject) -> list[JsonObject]:
         raise Refusal(400, f"input: unknown role {str(role)[:60]!r}")
     content = field(item, "content", (str, list), "")
     if isinstance(content, list):
-        content = joined([_part(part) for part in objects(item, "content")])
+        content = join_parts([_part(part) for part in objects(item, "content")])
     return [{"role": "system" if role == "developer" else role, "content": content}]
 
 
@@ -104,18 +113,18 @@ def _part(part: JsonObject) -> JsonObject:
     raise Refusal(400, f"input: content of type {str(kind)[:60]!r} is not supported")
 
 
-def _called(item: JsonObject) -> list[JsonObject]:
+def _read_call(item: JsonObject) -> list[JsonObject]:
     arguments = field(item, "arguments", str, "{}")
     if item["type"] == "custom_tool_call":
         arguments = json.dumps({"input": field(item, "input", str, "")}, ensure_ascii=False)
-    call = called(field(item, "call_id", str, ""), field(item, "name", str, ""), arguments, "input")
+    call = make_tool_call(field(item, "call_id", str, ""), field(item, "name", str, ""), arguments, "input")
     return [{"role": "assistant", "content": None, "tool_calls": [call]}]
 
 
 def _output(item: JsonObject) -> list[JsonObject]:
     content = field(item, "output", (str, list, dict), "")
     if isinstance(content, list):
-        content = joined([_part(part) for part in objects(item, "output")])
+        content = join_parts([_part(part) for part in objects(item, "output")])
     elif isinstance(content, dict):
         content = json.dumps(content)
     return [{"role": "tool", "tool_call_id": field(item, "call_id", str, ""), "content": content}]
@@ -129,8 +138,8 @@ def _reasoning(item: JsonObject) -> list[JsonObject]:
 
 _ITEMS: dict[str, Callable[[JsonObject], list[JsonObject]]] = {
     "message": _message,
-    "function_call": _called,
-    "custom_tool_call": _called,
+    "function_call": _read_call,
+    "custom_tool_call": _read_call,
     "function_call_output": _output,
     "custom_tool_call_output": _output,
     "reasoning": _reasoning,

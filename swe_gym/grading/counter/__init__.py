@@ -5,6 +5,6 @@ into passes too, and that reveals it: no list of tricks is needed.
 """
 
 from .changes import NATURAL, Kind
-from .plan import CounterOptions, CounterPlan, Group, Row, Scope, plan_counters
+from .plan import CounterGroup, CounterOptions, CounterPlan, CounterText, Scope, plan_counters
 
-__all__ = ["NATURAL", "CounterOptions", "CounterPlan", "Group", "Kind", "Row", "Scope", "plan_counters"]
+__all__ = ["NATURAL", "CounterGroup", "CounterOptions", "CounterPlan", "CounterText", "Kind", "Scope", "plan_counters"]

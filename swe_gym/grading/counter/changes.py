@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, TypeAlias
 
-from .literals import any_number, changeable, other_literal, whole_other_text
-from .reach import RAISING, may_leave, reached
-from .source import Edit, Function, Source, name_of
+from .literals import any_number, changeable, draw_other_literal, draw_whole_other_text
+from .reach import RAISING, may_leave, walk_reached
+from .source import Function, Source, TextEdit, name_of
 
 Kind: TypeAlias = Literal[
     "literal", "pattern", "exception", "type", "comparison", "number", "helper", "negation", "local", "failure"
@@ -115,9 +115,9 @@ class Change:
     draw: Draw
     line: int = THE_END
 
-    def edit(self, rng: Random) -> Edit:
+    def edit(self, rng: Random) -> TextEdit:
         """Draw the change."""
-        return Edit(self.start, self.end, self.draw(rng))
+        return TextEdit(self.start, self.end, self.draw(rng))
 
 
 def changes(function: Function, source: Source) -> list[Change]:
@@ -125,7 +125,7 @@ def changes(function: Function, source: Source) -> list[Change]:
     finder = _Finder(function, source)
     found = [
         replace(change, line=statement.lineno)
-        for statement in reversed(reached(function, source))
+        for statement in reversed(walk_reached(function, source))
         for change in finder.in_statement(statement)
     ]
     found += finder.at_the_end()
@@ -135,7 +135,7 @@ def changes(function: Function, source: Source) -> list[Change]:
 def asserting(function: Function, source: Source) -> list[ast.stmt]:
     """Return the statements that can be changed, in order."""
     finder = _Finder(function, source)
-    return [statement for statement in reached(function, source) if any(finder.in_statement(statement))]
+    return [statement for statement in walk_reached(function, source) if any(finder.in_statement(statement))]
 
 
 def expected_value(function: Function, source: Source, statement: ast.stmt) -> ast.expr | None:
@@ -158,7 +158,7 @@ def _is_value(node: ast.expr, source: Source) -> bool:
     """Whether an expression is a number, a text or a container of them, or a name or call that stands for one."""
     if isinstance(node, ast.Name):
         return source.constant(node.id) is not None
-    if source.combined(node):
+    if source.find_combined(node):
         return True
     try:
         value = ast.literal_eval(node)
@@ -249,10 +249,10 @@ class _Finder:
     def _in_predicate(self, call: ast.Call) -> Iterator[Change]:
         match name_of(call), call.args:
             case "isinstance" | "issubclass", [_, kinds]:
-                yield self._other_type(kinds)
+                yield self._replace_type(kinds)
             case "hasattr", [_, expected]:
                 yield from self._patterns(expected)
-            case "allclose" | "isclose" | "array_equal", [_, expected, *_] if _tolerant(call):
+            case "allclose" | "isclose" | "array_equal", [_, expected, *_] if _sets_tolerance(call):
                 yield self._number(expected)
             case "allclose" | "isclose" | "array_equal", [_, expected, *_]:
                 yield from self._expectation(expected)
@@ -266,12 +266,12 @@ class _Finder:
         single = len(test.ops) == 1
         match operator:
             case ast.Eq():
-                yield from self._literals(right, *([left] if single and _plain(left) else []))
-                yield self._number(left if single and isinstance(right, ast.Call) and _plain(left) else right)
+                yield from self._literals(right, *([left] if single and _has_no_call(left) else []))
+                yield self._number(left if single and isinstance(right, ast.Call) and _has_no_call(left) else right)
             case ast.Is() if isinstance(right, ast.Constant) and isinstance(right.value, bool):
                 yield from self._literals(right)
             case ast.In() if single:
-                yield from self._absent(left)
+                yield from self._draw_absent(left)
         if type(operator) in OPERATORS:
             yield self._opposite(left, operator, right)
 
@@ -289,7 +289,7 @@ class _Finder:
 
     def _negation(self, test: ast.expr) -> Change:
         text = self._source.text_of(test)
-        return self._replaced("negation", test, lambda _: f"not ({text})")
+        return self._replace("negation", test, lambda _: f"not ({text})")
 
     # --- calls ----------------------------------------------------------------------------------------------
 
@@ -304,29 +304,29 @@ class _Finder:
         elif EQUAL.fullmatch(name):
             yield from self._in_equality(call)
         elif name in CALLED:
-            yield from self._helped(call.args)
+            yield from self._change_helped(call.args)
         elif name in ("assert_any_call", "assert_any_await"):
             yield from map(self._number, call.args[-1:])
         else:
-            yield from self._helped(self._expected_by_helper(call, name))
+            yield from self._change_helped(self._find_expected_by_helper(call, name))
         if name in OPPOSITE:
-            yield self._renamed(call, name)
+            yield self._rename(call, name)
 
-    def _helped(self, expected: Sequence[ast.expr]) -> Iterator[Change]:
+    def _change_helped(self, expected: Sequence[ast.expr]) -> Iterator[Change]:
         for change in self._literals(*reversed(expected)):
             yield Change("helper", change.start, change.end, change.draw)
 
-    def _expected_by_helper(self, call: ast.Call, name: str) -> list[ast.expr]:
+    def _find_expected_by_helper(self, call: ast.Call, name: str) -> list[ast.expr]:
         """The arguments that a helper of this file only expects. The others may be inputs."""
         known = [function for names, function in self._source.functions.items() if names[-1] == name]
-        found = [self._expected_by(helper, call) for helper in known]
+        found = [self._find_expected_by(helper, call) for helper in known]
         return found[0] if found and all(other == found[0] for other in found) else []
 
-    def _expected_by(self, helper: Function, call: ast.Call) -> list[ast.expr]:
+    def _find_expected_by(self, helper: Function, call: ast.Call) -> list[ast.expr]:
         parameters = [parameter.arg for parameter in (*helper.args.posonlyargs, *helper.args.args)]
         if parameters[:1] == ["self"] and isinstance(call.func, ast.Attribute):
             parameters = parameters[1:]
-        expected = set(_expected(helper, self._source))
+        expected = set(_find_expected(helper, self._source))
         return [argument for argument, parameter in zip(call.args, parameters, strict=False) if parameter in expected]
 
     def _in_known(self, name: str, call: ast.Call) -> Iterator[Change]:
@@ -334,9 +334,9 @@ class _Finder:
             case "assertTrue", [condition, *_]:
                 yield from self._in_condition(condition)
             case "assertIn" | "assertInHTML", [member, *_]:
-                yield from self._absent(member)
+                yield from self._draw_absent(member)
             case "assertIsInstance", [_, kinds, *_]:
-                yield self._other_type(kinds)
+                yield self._replace_type(kinds)
             case "assertRegex" | "assertRegexpMatches" | "assertContains", [_, pattern, *_]:
                 yield from self._patterns(pattern)
             case "fnmatch_lines" | "fnmatch_lines_random", [ast.List(elts=[*_, line])]:
@@ -350,11 +350,11 @@ class _Finder:
                 yield from self._expectation(argument)
             return
         first, second = call.args[:2]
-        if not _tolerant(call):
+        if not _sets_tolerance(call):
             yield from self._literals(*((first, second) if name_of(call) == "assertNumQueries" else (second, first)))
-        yield self._number(first if isinstance(second, ast.Call) and _plain(first) else second)
+        yield self._number(first if isinstance(second, ast.Call) and _has_no_call(first) else second)
 
-    def _renamed(self, call: ast.Call, name: str) -> Change:
+    def _rename(self, call: ast.Call, name: str) -> Change:
         """The opposite assertion: only its name changes."""
         _, end = self._source.span(call.func)
         return Change("comparison", end - len(name), end, lambda _: OPPOSITE[name])
@@ -368,7 +368,7 @@ class _Finder:
         if call.args and name != "deprecated_call":
             expected = self._source.text_of(call.args[0])
             others = [other for other in (WARNINGS if name in WARNING else EXCEPTIONS) if other not in expected]
-            yield self._replaced("exception", call.args[0], lambda rng: rng.choice(others))
+            yield self._replace("exception", call.args[0], lambda rng: rng.choice(others))
 
     # --- expectations -----------------------------------------------------------------------------------------
 
@@ -379,31 +379,31 @@ class _Finder:
     def _literals(self, *sides: ast.expr) -> Iterator[Change]:
         """The literal of the first side that has one, directly or by a name."""
         for side in sides:
-            literal = changeable(side) or self._assigned(side) or self._combined(side)
+            literal = changeable(side) or self._find_assigned(side) or self._find_combined(side)
             if literal is not None:
                 text = self._source.text_of(literal)
-                yield self._replaced("literal", literal, self._other(literal, text))
+                yield self._replace("literal", literal, self._draw_other(literal, text))
                 return
             value = self._source.constant(side.id) if isinstance(side, ast.Name) else None
             if value is not None:
-                yield self._replaced("literal", side, self._inlined(value))
+                yield self._replace("literal", side, self._inline(value))
                 return
 
-    def _other(self, literal: ast.expr, text: str) -> Draw:
-        return lambda rng: other_literal(literal, text, self._source.words, rng)
+    def _draw_other(self, literal: ast.expr, text: str) -> Draw:
+        return lambda rng: draw_other_literal(literal, text, self._source.words, rng)
 
-    def _inlined(self, value: ast.expr) -> Draw:
+    def _inline(self, value: ast.expr) -> Draw:
         """Write another value in place of the name of a constant."""
         part = self._source.parts(value)[0]
         span, text = self._source.span(part), self._source.text_of(part)
 
         def draw(rng: Random) -> str:
-            other = other_literal(part, text, self._source.words, rng)
-            return self._source.inlined(value, [Edit(*span, other)])
+            other = draw_other_literal(part, text, self._source.words, rng)
+            return self._source.inlined(value, [TextEdit(*span, other)])
 
         return draw
 
-    def _assigned(self, side: ast.expr) -> ast.expr | None:
+    def _find_assigned(self, side: ast.expr) -> ast.expr | None:
         """The literal that is assigned to a local name, if only this assertion uses the name."""
         if not isinstance(side, ast.Name):
             return None
@@ -415,19 +415,19 @@ class _Finder:
         ]
         return changeable(values[0]) if len(uses) == 2 and len(values) == 1 else None
 
-    def _combined(self, side: ast.expr) -> ast.expr | None:
+    def _find_combined(self, side: ast.expr) -> ast.expr | None:
         """A string of which a function of the test file makes the expected value, if possible one with a word."""
-        texts = self._source.combined(side)
+        texts = self._source.find_combined(side)
         words = [text for text in texts if re.search(r"\b[a-z]{4}", str(text.value))]
         return next(iter(words or texts), None)
 
-    def _absent(self, member: ast.expr) -> Iterator[Change]:
+    def _draw_absent(self, member: ast.expr) -> Iterator[Change]:
         """A value that no right result contains."""
         match member:
             case ast.Constant(value=str() | bytes()):
                 yield from self._patterns(member)
             case ast.Constant():
-                yield self._replaced("literal", member, any_number)
+                yield self._replace("literal", member, any_number)
             case _:
                 yield self._number(member)
 
@@ -436,27 +436,27 @@ class _Finder:
             text = self._source.text_of(pattern)
 
             def draw(rng: Random, text: str = text) -> str:
-                return whole_other_text(text, self._source.words, rng)
+                return draw_whole_other_text(text, self._source.words, rng)
 
-            yield self._replaced("pattern", pattern, draw)
+            yield self._replace("pattern", pattern, draw)
 
-    def _other_type(self, expected: ast.expr) -> Change:
+    def _replace_type(self, expected: ast.expr) -> Change:
         text = self._source.text_of(expected)
         others = [other for other in TYPES if other not in text]
-        return self._replaced("type", expected, lambda rng: rng.choice(others))
+        return self._replace("type", expected, lambda rng: rng.choice(others))
 
     def _number(self, expected: ast.expr) -> Change:
-        return self._replaced("number", expected, any_number)
+        return self._replace("number", expected, any_number)
 
-    def _replaced(self, kind: Kind, node: ast.expr, draw: Draw) -> Change:
+    def _replace(self, kind: Kind, node: ast.expr, draw: Draw) -> Change:
         return Change(kind, *self._source.span(node), draw)
 
 
-def _expected(helper: Function, source: Source) -> Iterator[str]:
+def _find_expected(helper: Function, source: Source) -> Iterator[str]:
     """The names that are a side of an equation that a function asserts, and that it uses in no other expression."""
     used = Counter(node.id for node in ast.walk(helper) if isinstance(node, ast.Name))
-    compared = Counter(name for statement in reached(helper, source) for name in _compared(statement))
-    for statement in reached(helper, source):
+    compared = Counter(name for statement in walk_reached(helper, source) for name in _find_compared(statement))
+    for statement in walk_reached(helper, source):
         sides: Sequence[ast.expr] = ()
         match statement:
             case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
@@ -466,7 +466,7 @@ def _expected(helper: Function, source: Source) -> Iterator[str]:
         yield from (side.id for side in sides if isinstance(side, ast.Name) and used[side.id] == compared[side.id])
 
 
-def _compared(statement: ast.stmt) -> Iterator[str]:
+def _find_compared(statement: ast.stmt) -> Iterator[str]:
     """The names that an assertion compares, or their types, or that are its message."""
     parts: list[ast.expr] = []
     match statement:
@@ -480,13 +480,13 @@ def _compared(statement: ast.stmt) -> Iterator[str]:
             yield inner.id
 
 
-def _tolerant(call: ast.Call) -> bool:
+def _sets_tolerance(call: ast.Call) -> bool:
     """Whether an assertion sets a tolerance, which may accept the change of another right result."""
     if any(keyword.arg in TOLERANCES for keyword in call.keywords):
         return True
     return len(call.args) > 2 and bool(TOLERANT.search(name_of(call)))
 
 
-def _plain(node: ast.expr) -> bool:
+def _has_no_call(node: ast.expr) -> bool:
     """Whether an expression contains no call."""
     return not any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))

@@ -19,7 +19,7 @@ MENTIONED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 MAX_LISTING = 8 << 20
 
 
-class Place(NamedTuple):
+class FunctionPlace(NamedTuple):
     """A test function.
 
     Attributes:
@@ -49,7 +49,7 @@ class Finder:
         self._sandbox = sandbox
         self._work = frozenset(work)
         self._sources: dict[str, Source | None] = {}
-        self._places: dict[str, Place | None] = {}
+        self._places: dict[str, FunctionPlace | None] = {}
         self._listed: list[str] | None = None
         self._by_name: dict[str, list[str]] | None = None
 
@@ -63,21 +63,21 @@ class Finder:
                 self._sources[path] = None
         return self._sources[path]
 
-    def place(self, test: str) -> Place | None:
+    def place(self, test: str) -> FunctionPlace | None:
         """Find a test's function. Return None if the id is ambiguous or the function is not there."""
         if test not in self._places:
             self._places[test] = self._find(test)
         return self._places[test]
 
-    def _find(self, test: str) -> Place | None:
+    def _find(self, test: str) -> FunctionPlace | None:
         want = parse_id(test)
         candidates = self._candidates(want)
         for path in candidates:
             source = self.source(path)
             names = source and _find(source, want)
             if names:
-                return Place(path, names)
-        return self._inherited(want, candidates) if want.names and any(map(self.source, candidates)) else None
+                return FunctionPlace(path, names)
+        return self._find_inherited(want, candidates) if want.names and any(map(self.source, candidates)) else None
 
     def _candidates(self, want: ParsedId) -> list[str]:
         if not want.path:
@@ -86,10 +86,10 @@ class Finder:
             return [want.path]
         ends = (want.path, want.path.removesuffix(".py") + "/__init__.py")
         near = [path for path in self._near if _ends(path, ends)]
-        listed = [path for end in ends for path in self._listed_as(posixpath.basename(end)) if _ends(path, ends)]
+        listed = [path for end in ends for path in self._find_listed(posixpath.basename(end)) if _ends(path, ends)]
         return near or sorted(listed) or _shorter(want.path, self._near)
 
-    def _inherited(self, want: ParsedId, candidates: Iterable[str]) -> Place | None:
+    def _find_inherited(self, want: ParsedId, candidates: Iterable[str]) -> FunctionPlace | None:
         """The only function nearby that can be the test.
 
         It is the method of a base class in another file, under the test's name. Or it is an asserting function within
@@ -103,14 +103,14 @@ class Finder:
             source = self.source(path)
             if source is not None:
                 if importing or len(want.names) > 1 or not want.path:  # else it would stand in the file itself
-                    named |= {Place(path, names) for names in source.functions if names[-1] == want.names[-1]}
-                nested |= {Place(path, names) for names in source.nested}
+                    named |= {FunctionPlace(path, names) for names in source.functions if names[-1] == want.names[-1]}
+                nested |= {FunctionPlace(path, names) for names in source.nested}
         found = named or nested
         return found.pop() if len(found) == 1 else None
 
-    def _listed_as(self, name: str) -> list[str]:
+    def _find_listed(self, name: str) -> list[str]:
         if self._by_name is None:
-            self._by_name = _last_parts(self._listing())
+            self._by_name = _index_last_parts(self._listing())
         return self._by_name.get(name, [])
 
     def _listing(self) -> list[str]:
@@ -122,7 +122,7 @@ class Finder:
         return self._listed
 
 
-def _last_parts(paths: Iterable[str]) -> dict[str, list[str]]:
+def _index_last_parts(paths: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         found[posixpath.basename(path)].append(path)

@@ -51,11 +51,11 @@ def changeable(node: ast.expr) -> ast.expr | None:
         case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant()):
             return node.operand
         case ast.List() | ast.Tuple() | ast.Set():
-            return _last(node.elts) or node
+            return _find_last(node.elts) or node
         case ast.Dict():
-            return _last(node.values) or node
+            return _find_last(node.values) or node
         case ast.BinOp(op=ast.Add()):
-            return _simple(node.right) or _simple(node.left)
+            return _find_simple(node.right) or _find_simple(node.left)
         case ast.BinOp(left=ast.JoinedStr() | ast.Constant(value=str() | bytes()) as text, op=ast.Mod()):
             return text
         case ast.Call():
@@ -79,17 +79,17 @@ def _in_call(call: ast.Call) -> ast.expr | None:
     return None
 
 
-def _last(elements: Sequence[ast.expr]) -> ast.expr | None:
+def _find_last(elements: Sequence[ast.expr]) -> ast.expr | None:
     return next(filter(None, map(changeable, reversed(elements))), None)
 
 
-def _simple(node: ast.expr) -> ast.expr | None:
+def _find_simple(node: ast.expr) -> ast.expr | None:
     """A part of a sum whose change changes the sum."""
     found = changeable(node)
     return None if isinstance(found, ast.Constant) and found.value is None else found
 
 
-def other_literal(node: ast.expr, text: str, words: Sequence[str], rng: Random) -> str:
+def draw_other_literal(node: ast.expr, text: str, words: Sequence[str], rng: Random) -> str:
     """Return the text of a literal that differs from one that `changeable` found.
 
     Args:
@@ -103,10 +103,10 @@ def other_literal(node: ast.expr, text: str, words: Sequence[str], rng: Random) 
         if value is None or isinstance(value, bool):
             return any_number(rng) if value is None else str(not value)
         if isinstance(value, int | float | complex):
-            return other_number(value, text, rng)
-        return other_text(text, words, rng)
+            return draw_other_number(value, text, rng)
+        return draw_other_text(text, words, rng)
     if isinstance(node, ast.JoinedStr):
-        return other_text(text, words, rng)
+        return draw_other_text(text, words, rng)
     return _longer(node, text, words, rng)
 
 
@@ -115,10 +115,10 @@ def any_number(rng: Random) -> str:
     return str(rng.randint(10 ** rng.randint(3, 4), 99_999))
 
 
-def other_number(value: int | float | complex, text: str, rng: Random) -> str:
+def draw_other_number(value: int | float | complex, text: str, rng: Random) -> str:
     """Return a number of the same kind, farther away than a tolerance reaches."""
     if isinstance(value, complex):
-        return other_number(abs(value), text.rstrip("jJ"), rng) + "j"
+        return draw_other_number(abs(value), text.rstrip("jJ"), rng) + "j"
     if isinstance(value, int) and abs(value) > LARGEST_INT:
         return any_number(rng)
     if isinstance(value, int):
@@ -132,7 +132,7 @@ def other_number(value: int | float | complex, text: str, rng: Random) -> str:
     return f"{far:.{decimals}f}" if "e" not in text.lower() and decimals < 17 else repr(far)
 
 
-def other_text(text: str, words: Sequence[str], rng: Random) -> str:
+def draw_other_text(text: str, words: Sequence[str], rng: Random) -> str:
     """Return a string with one or two letters or digits changed, or with a word at its end if it has none.
 
     Args:
@@ -153,7 +153,7 @@ def other_text(text: str, words: Sequence[str], rng: Random) -> str:
     return "".join(changed)
 
 
-def whole_other_text(text: str, words: Sequence[str], rng: Random) -> str:
+def draw_whole_other_text(text: str, words: Sequence[str], rng: Random) -> str:
     """Return a string literal of other words: for patterns, and for texts that a longer one must not contain."""
     prefix = "b" if "b" in (QUOTED.match(text) or {"prefix": ""})["prefix"].lower() else ""
     joined = (" " if " " in text else "_").join(rng.choices(words, k=4))

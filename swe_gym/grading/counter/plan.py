@@ -10,9 +10,9 @@ from random import Random
 from typing import Literal, get_args
 
 from ...errors import UsageError, unknown_name
-from .finding import Finder, Place
+from .finding import Finder, FunctionPlace
 from .results import Returned
-from .source import Edit, Source, name_of
+from .source import Source, TextEdit, name_of
 from .texts import Drawn, Text, draw_texts, neutral_edit
 
 Scope = Literal["few", "all"]
@@ -73,7 +73,7 @@ class CounterOptions:
 
 
 @dataclass(frozen=True)
-class Row:
+class CounterText:
     """One text of a group.
 
     Attributes:
@@ -81,12 +81,12 @@ class Row:
         kinds: Kinds of the changes; empty for the original.
     """
 
-    edits: tuple[tuple[Edit, ...], ...]
+    edits: tuple[tuple[TextEdit, ...], ...]
     kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Group:
+class CounterGroup:
     """Test functions that are changed together: one, or several of which one calls another by `super()`.
 
     Attributes:
@@ -100,11 +100,11 @@ class Group:
         forks: Whether twins can play the group. If not, a second run proves it.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[FunctionPlace, ...]
     tests: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[CounterText, ...]
     original: int
-    cover: Row
+    cover: CounterText
     effective: int
     starts: bool = True
     forks: bool = True
@@ -114,7 +114,7 @@ class Group:
         """The kinds of its changes in one word."""
         return "+".join(sorted({kind for row in self.rows for kind in row.kinds}))
 
-    def changed(self, rng: Random) -> Row:
+    def changed(self, rng: Random) -> CounterText:
         """Draw a changed text."""
         return rng.choice([row for number, row in enumerate(self.rows) if number != self.original])
 
@@ -129,11 +129,11 @@ class CounterPlan:
         sources: Path of each file that holds one -> its source.
     """
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[CounterGroup, ...] = ()
     uncovered: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)
 
-    def files(self, texts: Mapping[int, Row]) -> dict[str, bytes]:
+    def files(self, texts: Mapping[int, CounterText]) -> dict[str, bytes]:
         """Return all files of the plan: path -> content.
 
         Files without a change are included: the time at which a file was written must not tell which has one.
@@ -141,22 +141,22 @@ class CounterPlan:
         Args:
             texts: Number of a group -> its text. Other groups have the original.
         """
-        edits: dict[str, list[Edit]] = {path: [] for path in self.sources}
+        edits: dict[str, list[TextEdit]] = {path: [] for path in self.sources}
         for number, group in enumerate(self.groups):
             row = texts.get(number, group.rows[group.original])
             for place, made in zip(group.places, row.edits, strict=True):
                 edits[place.path] += made
-        return {path: source.edited(edits[path]) for path, source in self.sources.items()}
+        return {path: source.apply_edits(edits[path]) for path, source in self.sources.items()}
 
-    def snippets(self, number: int, row: Row) -> list[str]:
+    def snippets(self, number: int, row: CounterText) -> list[str]:
         """Return the source of each function of a group in a text, enough to compile the function alone."""
         places = self.groups[number].places
         return [_snippet(self.sources[p.path], p, edits) for p, edits in zip(places, row.edits, strict=True)]
 
-    def callers(self, number: int) -> tuple[Place, ...]:
+    def callers(self, number: int) -> tuple[FunctionPlace, ...]:
         """Return the functions that mention a function of a group by its name in the same file: they may call it."""
         found = {
-            Place(place.path, names)
+            FunctionPlace(place.path, names)
             for place in self.groups[number].places
             for names in self.sources[place.path].mentioning(place.names[-1])
         }
@@ -191,7 +191,7 @@ def plan_counters(
         options: Scope of the counter-tests.
     """
     uncovered: dict[str, str] = {}
-    by_place: dict[Place, list[str]] = defaultdict(list)
+    by_place: dict[FunctionPlace, list[str]] = defaultdict(list)
     for test in starting:
         place = finder.place(test)
         if place is None:
@@ -199,7 +199,7 @@ def plan_counters(
         else:
             by_place[place].append(test)
     functions = len(by_place)
-    kept = _kept(finder, keeping, by_place, rng, options)
+    kept = _draw_kept(finder, keeping, by_place, rng, options)
     names = {place.names[-1] for place in (*by_place, *kept)}
     for test in keeping:  # a function may have tests of both lists
         place = finder.place(test) if any(name in test for name in names) else None
@@ -207,7 +207,7 @@ def plan_counters(
             by_place[place].append(test)
     draw = _Drawing(finder, rng, options, set(starting), room=TWINS // max(1, functions))
     groups = []
-    for places in _joined(finder, by_place):
+    for places in _join(finder, by_place):
         group = draw.group(places, sorted({test for place in places for test in by_place[place]}))
         if group is not None:
             groups.append(group)
@@ -219,14 +219,14 @@ def plan_counters(
     return CounterPlan(tuple(groups), uncovered, sources)
 
 
-def _kept(
-    finder: Finder, keeping: Collection[str], taken: Collection[Place], rng: Random, options: CounterOptions
-) -> set[Place]:
+def _draw_kept(
+    finder: Finder, keeping: Collection[str], taken: Collection[FunctionPlace], rng: Random, options: CounterOptions
+) -> set[FunctionPlace]:
     """Draw functions that must keep passing. A few are none that would cost another run or many seconds."""
     every = options.counter == "all"
     missing = len(keeping) if every else max(0, FEW - len(taken))
     usable = sorted(keeping if every else set(keeping).difference(options.unforkable))
-    found: set[Place] = set()
+    found: set[FunctionPlace] = set()
     for test in rng.sample(usable, len(usable) if every else min(len(usable), 4 * missing)):
         place = finder.place(test) if len(found) < missing else None
         if place is not None and place not in taken and (every or not _explores(finder, place)):
@@ -234,16 +234,16 @@ def _kept(
     return found
 
 
-def _explores(finder: Finder, place: Place) -> bool:
+def _explores(finder: Finder, place: FunctionPlace) -> bool:
     """Whether Hypothesis plays a function: if a changed text fails, it takes long to find a small example."""
     source = finder.source(place.path)
     decorators = source.function(place.names).decorator_list if source else ()
     return any(name_of(decorator) == "given" for decorator in decorators)
 
 
-def _joined(finder: Finder, places: Iterable[Place]) -> Iterator[list[Place]]:
+def _join(finder: Finder, places: Iterable[FunctionPlace]) -> Iterator[list[FunctionPlace]]:
     """Join functions of one name in one file if any of them calls another one by `super()`."""
-    by_name: dict[tuple[str, str], list[Place]] = defaultdict(list)
+    by_name: dict[tuple[str, str], list[FunctionPlace]] = defaultdict(list)
     for place in places:
         by_name[place.path, place.names[-1]].append(place)
     for members in by_name.values():
@@ -264,7 +264,7 @@ class _Drawing:
     starting: Set[str]
     room: int
 
-    def group(self, places: Sequence[Place], tests: Sequence[str]) -> Group | None:
+    def group(self, places: Sequence[FunctionPlace], tests: Sequence[str]) -> CounterGroup | None:
         """Draw the texts of a group. Return None if one of its functions has no change."""
         unfit = {kind for test in tests for kind in self.options.unfit.get(test, ())}
         starts = not self.starting.isdisjoint(tests)
@@ -277,9 +277,9 @@ class _Drawing:
         if not rows:
             return None
         original = self.rng.randrange(len(rows) + 1)
-        rows.insert(original, Row(extras))
+        rows.insert(original, CounterText(extras))
         covers = [one.cover for one in drawn if one.cover]
-        return Group(
+        return CounterGroup(
             places=tuple(places),
             tests=tuple(tests),
             rows=tuple(rows),
@@ -287,13 +287,13 @@ class _Drawing:
             cover=_row(covers, extras) if len(covers) == len(drawn) else self.rng.choice(rows),
             effective=min(len(rows), *(one.effective for one in drawn)),
             starts=starts,
-            forks=not any(self._nested(place) for place in places)
+            forks=not any(self._is_nested(place) for place in places)
             and not set(tests).intersection(self.options.unforkable),
         )
 
     def _draw(
-        self, place: Place, unfit: Collection[str], passing: Collection[int], returned: Returned, room: int
-    ) -> tuple[Drawn, tuple[Edit, ...]]:
+        self, place: FunctionPlace, unfit: Collection[str], passing: Collection[int], returned: Returned, room: int
+    ) -> tuple[Drawn, tuple[TextEdit, ...]]:
         """The changed texts of a function, and an edit without effect for all of them."""
         source = self.finder.source(place.path)
         if source is None:
@@ -310,22 +310,22 @@ class _Drawing:
         clash = extra is None or any(edit.start <= extra.start <= edit.end for edit in edits)
         return drawn, (*drawn.common, *(() if clash or extra is None else (extra,)))
 
-    def _nested(self, place: Place) -> bool:
+    def _is_nested(self, place: FunctionPlace) -> bool:
         source = self.finder.source(place.path)
         return source is not None and place.names in source.nested
 
 
-def _row(texts: Sequence[Text], extras: Sequence[tuple[Edit, ...]]) -> Row:
+def _row(texts: Sequence[Text], extras: Sequence[tuple[TextEdit, ...]]) -> CounterText:
     """A changed text of several functions, and the edits without effect that all their texts have."""
     spans = [{(edit.start, edit.end) for edit in text.edits} for text in texts]
     edits = [
         (*(edit for edit in extra if (edit.start, edit.end) not in own), *text.edits)
         for extra, own, text in zip(extras, spans, texts, strict=True)
     ]
-    return Row(tuple(edits), tuple(dict.fromkeys(kind for text in texts for kind in text.kinds)))
+    return CounterText(tuple(edits), tuple(dict.fromkeys(kind for text in texts for kind in text.kinds)))
 
 
-def _snippet(source: Source, place: Place, edits: Iterable[Edit]) -> str:
+def _snippet(source: Source, place: FunctionPlace, edits: Iterable[TextEdit]) -> str:
     """The text of one function after edits, in classes of the same names and on the same line."""
     function = source.function(place.names)
     start, end = source.span(function)

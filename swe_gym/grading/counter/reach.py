@@ -24,23 +24,23 @@ LOOPING = frozenset({"enumerate", "zip", "product", "sorted", "reversed"})
 NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def reached(function: Function, source: Source) -> list[ast.stmt]:
+def walk_reached(function: Function, source: Source) -> list[ast.stmt]:
     """Return the statements that run whenever a test passes, in order."""
-    return list(_reached(function.body, _literal_names(function, source)))
+    return list(_walk_reached(function.body, _literal_names(function, source)))
 
 
-def _reached(body: Sequence[ast.stmt], literals: Collection[str], *, in_loop: bool = False) -> Iterator[ast.stmt]:
+def _walk_reached(body: Sequence[ast.stmt], literals: Collection[str], *, in_loop: bool = False) -> Iterator[ast.stmt]:
     for statement in body:
         yield statement
         match statement:
             case ast.With() | ast.AsyncWith() if not any(map(_swallows, statement.items)):
-                yield from _reached(statement.body, literals, in_loop=in_loop)
+                yield from _walk_reached(statement.body, literals, in_loop=in_loop)
             case ast.For() if _runs(statement.iter, literals):
-                yield from _reached(statement.body, literals, in_loop=True)
+                yield from _walk_reached(statement.body, literals, in_loop=True)
             case ast.Try():
                 if not statement.handlers:
-                    yield from _reached(statement.body, literals, in_loop=in_loop)
-                yield from _reached(statement.finalbody, literals, in_loop=in_loop)
+                    yield from _walk_reached(statement.body, literals, in_loop=in_loop)
+                yield from _walk_reached(statement.finalbody, literals, in_loop=in_loop)
         if may_leave(statement, in_loop=in_loop):
             return
 
@@ -75,7 +75,7 @@ def _runs(items: ast.expr, literals: Collection[str]) -> bool:
             return items.id in literals
         case ast.Call(func=ast.Attribute(value=value, attr="items" | "keys" | "values")):
             return _runs(value, literals)
-        case ast.Call(func=ast.Name(id="range"), args=[_, *_]) if all(map(_whole, items.args)):
+        case ast.Call(func=ast.Name(id="range"), args=[_, *_]) if all(map(_is_whole, items.args)):
             numbers = [ast.literal_eval(argument) for argument in items.args]
             return len(numbers) < 3 and bool(range(*numbers))
         case ast.Call(args=[_, *_]) if name_of(items) in LOOPING:
@@ -83,7 +83,7 @@ def _runs(items: ast.expr, literals: Collection[str]) -> bool:
     return False
 
 
-def _whole(node: ast.expr) -> bool:
+def _is_whole(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, int)
 
 

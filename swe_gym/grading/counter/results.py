@@ -45,7 +45,7 @@ PLAUSIBLE = 3
 """Of so many times the values that are wanted, those that look least made are chosen from."""
 
 
-class Difference(NamedTuple):
+class ResultDifference(NamedTuple):
     """A part of a wrong value, from `start` up to `end`, and the tokens of the right value in its place."""
 
     start: int
@@ -167,7 +167,7 @@ def _drawing(right: Value, wrong: Value, language: Language, rng: Random) -> Cal
         return None
     matcher = SequenceMatcher(None, [repr(token) for token in wrong_tokens], [repr(token) for token in of], False)
     differences = [
-        Difference(start, end, tuple(of[begin:stop]))
+        ResultDifference(start, end, tuple(of[begin:stop]))
         for tag, start, end, begin, stop in matcher.get_opcodes()
         if tag != "equal"
     ]
@@ -194,7 +194,7 @@ def _tokens(value: Value) -> tuple[list[Value] | None, Callable[[list[Value]], V
 
 
 def _applied(
-    differences: Sequence[Difference], wrong: Sequence[Value], join: Callable[[list[Value]], Value], right: Value
+    differences: Sequence[ResultDifference], wrong: Sequence[Value], join: Callable[[list[Value]], Value], right: Value
 ) -> Value:
     """Return the wrong value after differences; the right one if two of them collide."""
     parts: list[Value] = []
@@ -207,7 +207,9 @@ def _applied(
     return join([*parts, *wrong[done:]])
 
 
-def _variants(difference: Difference, wrong: Sequence[Value], language: Language, rng: Random) -> list[Difference]:
+def _variants(
+    difference: ResultDifference, wrong: Sequence[Value], language: Language, rng: Random
+) -> list[ResultDifference]:
     """Draw other differences of the same shape: at another place, or with other tokens."""
     start, end, tokens = difference
     found = [*_elsewhere(difference, wrong, rng)] if not tokens or start == end else []
@@ -215,10 +217,10 @@ def _variants(difference: Difference, wrong: Sequence[Value], language: Language
     for _ in range(4 * VARIANTS if tokens else 0):
         new = _others(difference, places, wrong, language, rng)
         if new != tokens:
-            found.append(Difference(start, end, new))
+            found.append(ResultDifference(start, end, new))
     if end - start == len(tokens) == 1 and _same_letters(wrong[start], tokens[0]):
         found += [
-            Difference(place, place + 1, (like(token),))
+            ResultDifference(place, place + 1, (like(token),))
             for place, token in enumerate(wrong)
             for like in (str.title, str.upper, str.lower)
             if isinstance(token, str) and like(token) != token
@@ -226,7 +228,7 @@ def _variants(difference: Difference, wrong: Sequence[Value], language: Language
     return found
 
 
-def _elsewhere(difference: Difference, wrong: Sequence[Value], rng: Random) -> Iterator[Difference]:
+def _elsewhere(difference: ResultDifference, wrong: Sequence[Value], rng: Random) -> Iterator[ResultDifference]:
     """Draw the same insertion or omission at other places; omissions also of another length."""
     start, end, tokens = difference
     size = end - start
@@ -234,10 +236,10 @@ def _elsewhere(difference: Difference, wrong: Sequence[Value], rng: Random) -> I
     places = [place for place in range(len(wrong) - size + 1) if place != start]
     fits = [place for place in places if [_shape(token) for token in wrong[place : place + size]] == shape]
     for place in rng.sample(fits or places, min(len(fits or places), 2 * VARIANTS)):
-        yield Difference(place, place + size, tokens)
+        yield ResultDifference(place, place + size, tokens)
     for _ in range(4 * VARIANTS if size and not tokens else 0):
         first = rng.randrange(len(wrong))
-        yield Difference(first, min(len(wrong), first + rng.randint(max(1, size // 2), 2 * size)), ())
+        yield ResultDifference(first, min(len(wrong), first + rng.randint(max(1, size // 2), 2 * size)), ())
 
 
 def _same_letters(one: Value, other: Value) -> bool:
@@ -252,7 +254,7 @@ def _shape(token: Value) -> str:
 
 
 def _others(
-    difference: Difference, places: Sequence[int], wrong: Sequence[Value], language: Language, rng: Random
+    difference: ResultDifference, places: Sequence[int], wrong: Sequence[Value], language: Language, rng: Random
 ) -> tuple[Value, ...]:
     """Draw other tokens for those of the right value at some places. One without another stays."""
     start, end, tokens = difference

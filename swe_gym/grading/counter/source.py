@@ -21,7 +21,7 @@ LARGEST = 1 << 20
 WORD = re.compile(r"\b[a-z]{4,9}\b")
 
 
-class Edit(NamedTuple):
+class TextEdit(NamedTuple):
     """A replacement: UTF-8 bytes from `start` up to `end` become `text`."""
 
     start: int
@@ -76,14 +76,14 @@ class Source:
         """Return the text after a node on its last line."""
         return self.text(self.span(node)[1], self._lines[node.end_lineno or node.lineno])
 
-    def edited(self, edits: Iterable[Edit]) -> bytes:
+    def apply_edits(self, edits: Iterable[TextEdit]) -> bytes:
         """Return the file's content after edits that do not overlap, in the file's own encoding."""
         data = self._utf8
         for edit in sorted(edits, reverse=True):
             data = data[: edit.start] + edit.text.encode() + data[edit.end :]
         return data.decode().encode(self._encoding)
 
-    def cut(self, start: int, end: int, edits: Iterable[Edit]) -> str:
+    def cut(self, start: int, end: int, edits: Iterable[TextEdit]) -> str:
         """Return the text between two positions after edits that lie between them."""
         data = self._utf8[:end]
         for edit in sorted(edits, reverse=True):
@@ -140,7 +140,7 @@ class Source:
         found = (node for node in self.tree.body if isinstance(node, ast.ImportFrom))
         return any(alias.name in ("*", name) for node in found for alias in node.names)
 
-    def combined(self, call: ast.expr) -> list[ast.Constant]:
+    def find_combined(self, call: ast.expr) -> list[ast.Constant]:
         """Return the strings that a call combines, by a function of the module that does nothing else."""
         match call:
             case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if (name,) in self.functions:
@@ -157,9 +157,9 @@ class Source:
         """Return the numbers and texts that make a value."""
         if isinstance(value, ast.Constant) and isinstance(value.value, str | bytes | int | float):
             return [] if isinstance(value.value, bool) else [value]
-        return self.combined(value)
+        return self.find_combined(value)
 
-    def inlined(self, value: ast.expr, edits: Iterable[Edit] = ()) -> str:
+    def inlined(self, value: ast.expr, edits: Iterable[TextEdit] = ()) -> str:
         """Return the text of a constant's value after edits, as an expression that can stand for its name."""
         return f"({self.cut(*self.span(value), edits)})"
 

@@ -24,7 +24,7 @@ from ...guests import PARSING
 from .changes import NATURAL, RANKS, THE_END, VALUED, Change, changes, expected_value
 from .literals import FIXED, QUOTED, letters, strings
 from .results import Language, Returned, Value, other_results, written
-from .source import Edit, Function, Source, name_of
+from .source import Function, Source, TextEdit, name_of
 
 COMMON = (
     "Exception",
@@ -79,15 +79,15 @@ class Feature:
     """
 
     kind: str
-    edits: tuple[Edit, ...]
+    edits: tuple[TextEdit, ...]
     rank: int = 0
-    plain: Edit | None = None
+    plain: TextEdit | None = None
 
 
 class Text(NamedTuple):
     """A changed text of a function: the edits that make it, and their kinds."""
 
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[TextEdit, ...] = ()
     kinds: tuple[str, ...] = ()
 
 
@@ -105,7 +105,7 @@ class Drawn(NamedTuple):
     texts: tuple[Text, ...] = ()
     cover: Text | None = None
     effective: int = 1
-    common: tuple[Edit, ...] = ()
+    common: tuple[TextEdit, ...] = ()
 
 
 def draw_texts(
@@ -138,14 +138,14 @@ def draw_texts(
     known = {*passing, THE_END} if passing else set()
     told = [features for line, features in found if line in known]
     rows = [features for line, features in found if line not in known]
-    drawn = _drawn(rows or told, rng, count, max(count, room))
+    drawn = _draw_texts(rows or told, rng, count, max(count, room))
     drawn = drawn._replace(common=tuple(_common(drawn, rows or told, source)))
     if not rows:
         return drawn._replace(effective=1)
     return drawn._replace(texts=_with_told(drawn.texts, told, rng, count)) if told else drawn
 
 
-def _common(drawn: Drawn, rows: Sequence[Sequence[Feature]], source: Source) -> Iterator[Edit]:
+def _common(drawn: Drawn, rows: Sequence[Sequence[Feature]], source: Source) -> Iterator[TextEdit]:
     """Yield the edits that write a value as the texts do which change it."""
     changed = {(edit.start, edit.end) for text in (*drawn.texts, drawn.cover or Text()) for edit in text.edits}
     plain = {(one.plain.start, one.plain.end): one.plain for row in rows for one in row if one.plain}
@@ -154,12 +154,12 @@ def _common(drawn: Drawn, rows: Sequence[Sequence[Feature]], source: Source) -> 
         if span in plain:
             yield plain[span]
         elif value is not None:
-            yield Edit(*span, source.inlined(value))
+            yield TextEdit(*span, source.inlined(value))
 
 
-def _drawn(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn:
+def _draw_texts(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn:
     """Draw texts of statements that wrong work cannot tell."""
-    drawn = (_paired(rows, rng, count, room) if count >= 4 else None) or _unpaired(rows, rng, count)
+    drawn = (_draw_paired(rows, rng, count, room) if count >= 4 else None) or _draw_unpaired(rows, rng, count)
     return _with_each_kind(drawn, rows, rng, room)
 
 
@@ -178,38 +178,38 @@ def _with_told(texts: Sequence[Text], told: Sequence[Sequence[Feature]], rng: Ra
     return tuple(rng.sample([*texts, *added], len(texts) + len(added)))
 
 
-def _unpaired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
+def _draw_unpaired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
     """Draw texts of the product of features."""
-    chosen = _chosen(rows, count)
+    chosen = _choose_features(rows, count)
     corners = [corner for corner in _corners(chosen) if corner]
     rng.shuffle(corners)
     corners.sort(key=lambda corner: any(feature.rank for feature, _ in corner))
     texts = [_text(corner) for corner in rng.sample(corners[:count], min(len(corners), count))]
     effective = min(count, _size([feature for feature in chosen if feature.rank == 0]))
-    return _covered(texts, [], effective if texts else 1, count)
+    return _choose_cover(texts, [], effective if texts else 1, count)
 
 
-def _covered(texts: Sequence[Text], more: Sequence[Text], effective: int, count: int) -> Drawn:
+def _choose_cover(texts: Sequence[Text], more: Sequence[Text], effective: int, count: int) -> Drawn:
     """The texts that twins play, and the first one that is left as the cover."""
     left = [*texts[count - 1 :], *more]
     return Drawn(tuple(texts[: count - 1]), left[0] if left else None, effective)
 
 
-def _paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn | None:
+def _draw_paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn | None:
     """Draw texts that each come twice: with and without a change that lenient values forgive.
 
     So one of them differs from the original by that change alone, and a product whose values ignore case, blanks or
     order passes it. Since every text has such a twin, the pair tells nothing. If a reader can recognise the change,
     there are as many pairs as texts are wanted. Return None if there are too few texts.
     """
-    forgiven = _forgiven(rows)
+    forgiven = _find_forgiven(rows)
     rng.shuffle(forgiven)
     for feature in forgiven:
         rest = [[one for one in row if not one.rank and not _overlaps(one, [feature], gap=1)] for row in rows]
         pairs = min(count, room // 2) if feature.rank else count // 2
-        corners = [corner for corner in _corners(_chosen(rest, pairs)) if corner]
+        corners = [corner for corner in _corners(_choose_features(rest, pairs)) if corner]
         if len(corners) < count // 2 - 1:
-            recased = _recased(feature, rows, rng, pairs)
+            recased = _draw_recased(feature, rows, rng, pairs)
             if recased is None:
                 continue
             return recased
@@ -219,11 +219,11 @@ def _paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: in
         texts = [_text(corner) for corner in both if corner]
         rng.shuffle(texts)
         more = [_text(corner) for corner in corners[pairs - 1 :]]
-        return _covered(texts, more, len(picked) * (1 if feature.rank else 2), len(both))
+        return _choose_cover(texts, more, len(picked) * (1 if feature.rank else 2), len(both))
     return None
 
 
-def _forgiven(rows: Sequence[Sequence[Feature]]) -> list[Feature]:
+def _find_forgiven(rows: Sequence[Sequence[Feature]]) -> list[Feature]:
     return [feature for row in rows for feature in row if feature.kind in FORGIVEN]
 
 
@@ -234,7 +234,7 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
     """
     played = drawn.texts
     alone = {text.kinds[0] for text in played if len(text.kinds) == 1}
-    missing = {one.kind: Text(one.edits, (one.kind,)) for one in _forgiven(rows) if one.kind not in alone}
+    missing = {one.kind: Text(one.edits, (one.kind,)) for one in _find_forgiven(rows) if one.kind not in alone}
     if not missing or count < 4:
         return drawn
     mixed = [text for text in played if len(text.kinds) > 1 and not set(FORGIVEN).isdisjoint(text.kinds)]
@@ -245,7 +245,7 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
     return Drawn(tuple(texts), drawn.cover, max(1, drawn.effective - max(0, len(others) - room)))
 
 
-def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
+def _draw_recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
     """Draw texts that have another word in place of one, each word also with a letter in another case."""
     others = [one for row in rows for one in row if one.kind in RECASED and _overlaps(one, [case])]
     edits = _with_letters(others[0]) if case.kind == "near-case" and others else []
@@ -254,49 +254,49 @@ def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, coun
     kind = others[0].kind
     picked = rng.sample(edits, min(len(edits), count))
     texts = [Text((edit,), (kind,)) for edit in picked]
-    changed = [Text((_other_case(edit, rng),), (kind, "near-case")) for edit in picked[: count - 1]]
+    changed = [Text((_swap_case(edit, rng),), (kind, "near-case")) for edit in picked[: count - 1]]
     drawn = [*texts[: count - 1], *changed, Text(case.edits, (case.kind,))]
     rng.shuffle(drawn)
-    return _covered(drawn, texts[count - 1 :], count, len(drawn) + 1)
+    return _choose_cover(drawn, texts[count - 1 :], count, len(drawn) + 1)
 
 
-def _with_letters(feature: Feature) -> list[Edit]:
+def _with_letters(feature: Feature) -> list[TextEdit]:
     """The edits of a word or of an expected value that have a letter in two cases."""
     if feature.kind == "near-word":
         return [edit for edit in feature.edits if edit.text.isalpha()]
     return [edit for edit in feature.edits if _cases(edit)]
 
 
-def _cases(edit: Edit) -> Sequence[int]:
+def _cases(edit: TextEdit) -> Sequence[int]:
     """The letters of an edit that may change their case: of a word, or of the strings of an expression."""
     if edit.text.isalpha():
         return range(len(edit.text))
-    found = [place for at, body in _plain_bodies(edit.text) for place in letters(body, at)]
+    found = [place for at, body in _find_plain_bodies(edit.text) for place in letters(body, at)]
     return [place for place in found if edit.text[place].isalpha()]
 
 
-def _other_case(edit: Edit, rng: Random) -> Edit:
+def _swap_case(edit: TextEdit, rng: Random) -> TextEdit:
     place = rng.choice(_cases(edit))
     return edit._replace(text=edit.text[:place] + edit.text[place].swapcase() + edit.text[place + 1 :])
 
 
-def _text(corner: Sequence[tuple[Feature, Edit]]) -> Text:
+def _text(corner: Sequence[tuple[Feature, TextEdit]]) -> Text:
     return Text(tuple(edit for _, edit in corner), tuple(dict.fromkeys(feature.kind for feature, _ in corner)))
 
 
-def neutral_edit(function: Function, source: Source, rng: Random) -> Edit | None:
+def neutral_edit(function: Function, source: Source, rng: Random) -> TextEdit | None:
     """Draw an edit without effect, so that a text cannot be compared with a known one. None if there is no place."""
     first = function.body[1] if ast.get_docstring(function) and len(function.body) > 1 else function.body[0]
     if source.before(first).strip() or not isinstance(first, ast.Assign | ast.Assert | ast.Expr | ast.Return):
         return None
     start, _ = source.span(first)
-    return Edit(start, start, f"{rng.choice(source.words)}_{rng.randint(2, 9)} = {rng.randint(2, 99)}; ")
+    return TextEdit(start, start, f"{rng.choice(source.words)}_{rng.randint(2, 9)} = {rng.randint(2, 99)}; ")
 
 
 # --- features -------------------------------------------------------------------------------------------------------
 
 
-def _chosen(rows: Sequence[Sequence[Feature]], count: int) -> list[Feature]:
+def _choose_features(rows: Sequence[Sequence[Feature]], count: int) -> list[Feature]:
     """Choose features whose values multiply to `count` or more, if the statements have as many.
 
     First come one of each statement, in random order, so that the place tells nothing; then more of the same
@@ -345,10 +345,10 @@ def _of_result(
     values = other_results(right, wrong, Language.of(function, source), rng, count - 1)
     span = source.span(expected)
     quote = '"' if '"' in source.text(*span) else "'"
-    plain = Edit(*span, written(right, quote))
+    plain = TextEdit(*span, written(right, quote))
 
     def feature(kind: str, values: Sequence[Value], rank: int) -> Feature:
-        return Feature(kind, tuple(Edit(*span, written(value, quote)) for value in values), rank, plain)
+        return Feature(kind, tuple(TextEdit(*span, written(value, quote)) for value in values), rank, plain)
 
     forgiven = [
         Feature(kind, (edit,), 2, plain)
@@ -358,7 +358,7 @@ def _of_result(
     return [feature("near-result", values, 0), *forgiven] if values else []
 
 
-def _forgivable(plain: Edit, right: Value, quote: str, rng: Random) -> Iterator[tuple[str, Edit]]:
+def _forgivable(plain: TextEdit, right: Value, quote: str, rng: Random) -> Iterator[tuple[str, TextEdit]]:
     """Yield the kind and text of values that differ by a case, a blank or the order."""
     places = list(_places(plain.text, rng))
     for kind in ("near-case", "near-blank"):
@@ -386,17 +386,17 @@ def _of_change(change: Change, function: Function, source: Source, rng: Random, 
     text = source.text(change.start, change.end)
     near: list[Feature] = []
     if change.kind in ("literal", "helper") and source.constant(text) is not None:
-        near = _inlined(change, source, rng, count)
+        near = _inline_constant(change, source, rng, count)
     elif change.kind in ("literal", "helper") and not _is_sought(function, source, change):
-        near = _near(text, change.start, source, rng, count)
+        near = _list_near(text, change.start, source, rng, count)
         siblings, ordered = _siblings(function, source, change)
         if ordered is not None:
             near.append(Feature("near-order", (ordered,)))
         for start, end in siblings:
-            near += _near(source.text(start, end), start, source, rng, count)
-        near = _varied(near)
+            near += _list_near(source.text(start, end), start, source, rng, count)
+        near = _order_features(near)
     elif change.kind == "pattern":
-        near = _near(text, change.start, source, rng, count) if PLAIN.fullmatch(text.strip("\"'")) else []
+        near = _list_near(text, change.start, source, rng, count) if PLAIN.fullmatch(text.strip("\"'")) else []
         near = [feature for feature in near if feature.kind != "near-word"]  # which right work may say too
     rank = 2 if _appends(text) else min(2, _rank(change, source))
     drawn = {edit.text: edit for edit in (_draw(change, text, rng) for _ in range(2 * count))}
@@ -405,22 +405,24 @@ def _of_change(change: Change, function: Function, source: Source, rng: Random, 
     return near or far
 
 
-def _inlined(change: Change, source: Source, rng: Random, count: int) -> list[Feature]:
+def _inline_constant(change: Change, source: Source, rng: Random, count: int) -> list[Feature]:
     """The features of a constant whose value is written in place of its name."""
     value = source.constant(source.text(change.start, change.end))
     assert value is not None
     parts = [(source.text_of(part), source.span(part)[0]) for part in source.parts(value)]
-    near = _varied([feature for text, start in parts for feature in _near(text, start, source, rng, count)])
+    near = _order_features(
+        [feature for text, start in parts for feature in _list_near(text, start, source, rng, count)]
+    )
     return [
         replace(
             feature,
-            edits=tuple(Edit(change.start, change.end, source.inlined(value, [edit])) for edit in feature.edits),
+            edits=tuple(TextEdit(change.start, change.end, source.inlined(value, [edit])) for edit in feature.edits),
         )
         for feature in near
     ]
 
 
-def _varied(features: Sequence[Feature]) -> list[Feature]:
+def _order_features(features: Sequence[Feature]) -> list[Feature]:
     """Order features: one of each kind before a second of any, and what products forgive before other letters."""
     seen: Counter[str] = Counter()
     keys = []
@@ -452,17 +454,17 @@ def _flips(change: Change, source: Source) -> bool:
 
 def _appends(text: str) -> bool:
     """Whether a text without letters that may change gets a word at its end."""
-    bodies = [body for _, body in _plain_bodies(text)] if QUOTED.match(text) else []
+    bodies = [body for _, body in _find_plain_bodies(text)] if QUOTED.match(text) else []
     return bool(bodies) and not any(letters(body, 0) for body in bodies)
 
 
-def _draw(change: Change, text: str, rng: Random) -> Edit:
+def _draw(change: Change, text: str, rng: Random) -> TextEdit:
     """Draw a change. Exceptions and types come from all builtins."""
     edit = change.edit(rng)
     kinds: dict[str, Callable[[str], bool]] = {"exception": _is_exception, "type": _is_type}
     if change.kind not in kinds or issubclass(getattr(builtins, edit.text, Warning), Warning):
         return edit
-    names = [name for name in dir(builtins) if kinds[change.kind](name) and not _related(name, text)]
+    names = [name for name in dir(builtins) if kinds[change.kind](name) and not _is_related(name, text)]
     return edit._replace(text=rng.choice(names)) if names else edit  # `Exception` and `object` are related to all
 
 
@@ -487,7 +489,7 @@ def _is_type(name: str) -> bool:
     )
 
 
-def _related(name: str, expected: str) -> bool:
+def _is_related(name: str, expected: str) -> bool:
     """Whether right work may satisfy a builtin class too, given the text of the expected one or of an abstract one."""
     new = getattr(builtins, name)
     for word in re.findall(r"\w+", expected):
@@ -502,7 +504,7 @@ def _related(name: str, expected: str) -> bool:
 # --- near changes ---------------------------------------------------------------------------------------------------
 
 
-def _near(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
+def _list_near(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
     """The features of one literal: other numbers around it, or letters, digits and blanks of a string."""
     try:
         with PARSING:
@@ -520,7 +522,7 @@ def _near(text: str, start: int, source: Source, rng: Random, count: int) -> lis
             return _in_string(text, start, source, rng, count)
         case _:
             return []
-    return [Feature("near-number", tuple(Edit(start, start + len(text), number) for number in numbers))]
+    return [Feature("near-number", tuple(TextEdit(start, start + len(text), number) for number in numbers))]
 
 
 def _window(value: int, count: int) -> list[int]:
@@ -555,7 +557,7 @@ def _in_string(text: str, start: int, source: Source, rng: Random, count: int) -
     places = list(_places(text, rng))
     rng.shuffle(places)
     for kind, place, length, new in places:
-        edit = Edit(start + place, start + place + length, new)
+        edit = TextEdit(start + place, start + place + length, new)
         by_kind.setdefault(kind, []).append(Feature(kind, (edit,), 2 if _is_in_word(text, place) else 0))
     chosen: list[Feature] = []
     while any(by_kind.values()) and len(chosen) < MOST_FEATURES:
@@ -576,11 +578,11 @@ def _clashes(feature: Feature, chosen: Sequence[Feature]) -> bool:
 def _in_words(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
     """Whole words and numbers of a string, each with others as values."""
     found = []
-    for at, body in _plain_bodies(text):
+    for at, body in _find_plain_bodies(text):
         for match in re.finditer(r"(?<![A-Za-z0-9_])(?:[a-z]|[a-z]{4,9}|[0-9]{1,6})(?![A-Za-z0-9_])", body):
-            others = _other_words(match[0], source, rng, count)
+            others = _draw_other_words(match[0], source, rng, count)
             place = start + at + match.start()
-            edits = tuple(Edit(place, place + len(match[0]), other) for other in others)
+            edits = tuple(TextEdit(place, place + len(match[0]), other) for other in others)
             fixed = FIXED.finditer(body)
             if edits and not any(part.start() < match.end() and match.start() < part.end() for part in fixed):
                 found.append(Feature("near-word", edits))
@@ -588,7 +590,7 @@ def _in_words(text: str, start: int, source: Source, rng: Random, count: int) ->
     return found
 
 
-def _other_words(word: str, source: Source, rng: Random, count: int) -> list[str]:
+def _draw_other_words(word: str, source: Source, rng: Random, count: int) -> list[str]:
     if len(word) == 1 and word.isalpha():
         return rng.sample([letter for letter in string.ascii_lowercase if letter != word], count - 1)
     if not word.isdigit():
@@ -602,7 +604,7 @@ def _other_words(word: str, source: Source, rng: Random, count: int) -> list[str
     return numbers
 
 
-def _plain_bodies(text: str) -> Iterator[tuple[int, str]]:
+def _find_plain_bodies(text: str) -> Iterator[tuple[int, str]]:
     """The content of each string literal without raw or formatted ones, with its position."""
     for at, token in strings(text):
         match = QUOTED.match(token)
@@ -619,7 +621,7 @@ def _is_in_word(text: str, place: int) -> bool:
 
 def _places(text: str, rng: Random) -> Iterator[tuple[str, int, int, str]]:
     """Yield the changeable places of a string: kind, position, length, new text."""
-    for base, body in _plain_bodies(text):
+    for base, body in _find_plain_bodies(text):
         changing = set(letters(body, base))
         for place in sorted(changing):
             letter = text[place]
@@ -627,27 +629,27 @@ def _places(text: str, rng: Random) -> Iterator[tuple[str, int, int, str]]:
                 yield "near-digit", place, 1, str((int(letter) + rng.choice((1, 9))) % 10)
             else:
                 yield "near-case", place, 1, letter.swapcase()
-                yield "near-letter", place, 1, _other_letter(letter, rng)
+                yield "near-letter", place, 1, _draw_other_letter(letter, rng)
         for blank in re.finditer(r"(?<=\w) (?=\w)", body):
             if not {base + blank.start() - 1, base + blank.end()} <= changing:  # as in "\N{EN DASH}"
                 continue
             yield "near-blank", base + blank.start(), 1, rng.choice(("", "  "))
 
 
-def _other_letter(letter: str, rng: Random) -> str:
+def _draw_other_letter(letter: str, rng: Random) -> str:
     """Another vowel for a vowel, another consonant for a consonant, in the same case."""
     near = "aeiou" if letter.lower() in "aeiou" else "nrstlmdc"
     other = rng.choice([one for one in near if one != letter.lower()])
     return other.upper() if letter.isupper() else other
 
 
-def _siblings(function: Function, source: Source, change: Change) -> tuple[list[tuple[int, int]], Edit | None]:
+def _siblings(function: Function, source: Source, change: Change) -> tuple[list[tuple[int, int]], TextEdit | None]:
     """The other constants of the display or call that holds a changed literal, and an edit that swaps two of them.
 
     The order of a set, and of what a call or an assertion compares without order, is not changed.
     """
     for node in ast.walk(function):
-        combined = [source.span(part) for part in source.combined(node)] if isinstance(node, ast.Call) else []
+        combined = [source.span(part) for part in source.find_combined(node)] if isinstance(node, ast.Call) else []
         if (change.start, change.end) in combined:
             return [span for span in combined if span != (change.start, change.end)], None
         parts = list(node.values) if isinstance(node, ast.Dict) else list(getattr(node, "elts", ()))
@@ -664,7 +666,7 @@ def _siblings(function: Function, source: Source, change: Change) -> tuple[list[
             (first, end), (begin, last) = spans[-2:]
             one, other = source.text(first, end), source.text(begin, last)
             if one != other:
-                swap = Edit(first, last, other + source.text(end, begin) + one)
+                swap = TextEdit(first, last, other + source.text(end, begin) + one)
         return [span for span in spans if span != (change.start, change.end)], swap
     return [], None
 
@@ -691,7 +693,7 @@ def _size(features: Sequence[Feature]) -> int:
     return size
 
 
-def _corners(features: Sequence[Feature]) -> Iterator[list[tuple[Feature, Edit]]]:
+def _corners(features: Sequence[Feature]) -> Iterator[list[tuple[Feature, TextEdit]]]:
     """Yield all texts that take one value of each feature; an empty one is the original."""
     values = [[None, *((feature, edit) for edit in feature.edits)] for feature in features]
     for corner in itertools.product(*values):

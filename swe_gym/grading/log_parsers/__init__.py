@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...registry import Registry
 from .lines import LogParser
-from .pytest import plain_buttons, short_path
+from .pytest import number_buttons, short_path
 from .r2e import short_name
 
 __all__ = ["LOG_PARSERS", "LogParser", "load_parser", "pytest_name", "runner_of"]
@@ -66,7 +66,7 @@ RUNNERS = {
 }
 """Parser -> the Python runner whose logs it reads."""
 
-NODE_NAMES: dict[str, Callable[[str], str]] = {PYTEST_OPTIONS: short_path, MATPLOTLIB: plain_buttons, R2E: short_name}
+NODE_NAMES: dict[str, Callable[[str], str]] = {PYTEST_OPTIONS: short_path, MATPLOTLIB: number_buttons, R2E: short_name}
 """Parser -> its name for the test of a node id; others keep the id."""
 
 

@@ -40,12 +40,12 @@ def parse_pytest(log: str) -> dict[str, TestStatus]:
 
 def parse_pytest_options(log: str) -> dict[str, TestStatus]:
     """Read pytest with absolute paths as parameters cut to the last part: `test_a[/x/y.py]` becomes `test_a[/y.py]`."""
-    return _renamed(parse_pytest(log), short_path)
+    return _rename_tests(parse_pytest(log), short_path)
 
 
 def parse_matplotlib(log: str) -> dict[str, TestStatus]:
     """Read pytest with mouse buttons as numbers, as older versions of Python write them."""
-    return _renamed(parse_pytest(log), plain_buttons)
+    return _rename_tests(parse_pytest(log), number_buttons)
 
 
 def parse_pytest_colours(log: str) -> dict[str, TestStatus]:
@@ -63,12 +63,12 @@ def short_path(test: str) -> str:
     return f"{name}[/{option.rpartition('/')[2]}]"
 
 
-def plain_buttons(test: str) -> str:
+def number_buttons(test: str) -> str:
     """Replace the names of mouse buttons in a test id by numbers."""
     return test.replace("MouseButton.LEFT", "1").replace("MouseButton.RIGHT", "3")
 
 
-def _renamed(found: dict[str, TestStatus], rename: Callable[[str], str]) -> dict[str, TestStatus]:
+def _rename_tests(found: dict[str, TestStatus], rename: Callable[[str], str]) -> dict[str, TestStatus]:
     results: dict[str, TestStatus] = {}
     for test, status in found.items():
         note(results, rename(test), status)

@@ -92,7 +92,7 @@ def parse_maven_or_junit(log: str) -> dict[str, TestStatus]:
             running = match["test"]
         elif match := COUNTS.search(line):
             name = (line.rpartition(" in ")[2] if " in " in line else running).strip().rstrip(".:;")
-            note(results, name, _counted(match))
+            note(results, name, _judge_counts(match))
             running = ""
     return {**parse_maven(log), **parse_junit(log), **results}
 
@@ -107,12 +107,12 @@ def parse_maven_modules(log: str) -> dict[str, TestStatus]:
                 note(results, name.rstrip(".").strip(), MODULE_ENDS[match["status"]])
         elif (match := COUNTS.search(line)) and "__suite__" not in results:
             run, *_, skipped = (int(number[:9]) for number in match.groups())
-            status = _counted(match)
+            status = _judge_counts(match)
             results["__suite__"] = PASSED if status is SKIPPED and skipped != run else status
     return results
 
 
-def _counted(match: re.Match[str]) -> TestStatus:
+def _judge_counts(match: re.Match[str]) -> TestStatus:
     _, failures, errors, skipped = (int(number[:9]) for number in match.groups())
     if failures or errors:
         return FAILED if failures else ERROR

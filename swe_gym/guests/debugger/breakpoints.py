@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ContextManager, Iterator, Literal
 
-    from .channel import Channel
+    from .channel import DebuggerChannel
     from .sources import Watch
 
     Items = list[dict[str, Any]]
@@ -24,7 +24,7 @@ class Breakpoints(pdb.Pdb):
 
     prompt = property(lambda _: "", lambda *_: None)  # the reply is the prompt
 
-    def __init__(self, channel: "Channel", watch: "Watch", stdin: "Any") -> None:
+    def __init__(self, channel: "DebuggerChannel", watch: "Watch", stdin: "Any") -> None:
         pdb.Pdb.__init__(self, stdin=stdin, stdout=channel.screen, nosigint=True, readrc=False)
         self.use_rawinput = False
         self.channel = channel

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .breakpoints import Told
 
 
-class Channel:
+class DebuggerChannel:
     """The connection to the host, and the state that all debuggers of this process share.
 
     Attributes:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from .channel import Channel
+from .channel import DebuggerChannel
 from .frames import HERE
 from .program import run
 from .sources import Watch
@@ -20,7 +20,7 @@ from .test_runners import catch_set_trace
 
 def main(token: str, arguments: "list[str]") -> None:
     """Take over the terminal, report it, and run the program of the first request."""
-    channel = Channel(token)
+    channel = DebuggerChannel(token)
     linecache.clearcache()  # Python 3.13 and later keep the text of BOOT there
     with open(os.devnull) as empty:
         os.dup2(empty.fileno(), 0)

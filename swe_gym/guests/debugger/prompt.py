@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     import types
     from typing import Any, Callable, NoReturn
 
-    from .channel import Channel
+    from .channel import DebuggerChannel
     from .sources import Watch
 
 
 class Prompt(Breakpoints):
     """A `pdb` that is driven by requests and describes in each reply where it stands."""
 
-    def __init__(self, channel: "Channel", watch: "Watch", nested: bool = False) -> None:
+    def __init__(self, channel: "DebuggerChannel", watch: "Watch", nested: bool = False) -> None:
         Breakpoints.__init__(self, channel, watch, Typed(self.next_line))
         self.nested = nested
         self.evaluating = False

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import types
     from typing import Any, Iterator
 
-    from .channel import Channel
+    from .channel import DebuggerChannel
     from .sources import Watch
 
 MAX_EXCEPTION = 1000
@@ -25,7 +25,7 @@ MAX_EXCEPTION = 1000
 class Debugger(Prompt):
     """A `pdb` that stops for breakpoints, exceptions and interrupts only."""
 
-    def __init__(self, channel: "Channel", watch: "Watch", nested: bool = False) -> None:
+    def __init__(self, channel: "DebuggerChannel", watch: "Watch", nested: bool = False) -> None:
         Prompt.__init__(self, channel, watch, nested)
         self.pid = os.getpid()
         self.stepping_thread = threading.get_ident()

@@ -15,7 +15,7 @@ END_SECONDS = 5.0
 
 
 def delegated() -> "tuple[str, str]":
-    """Return the folder of our delegated group, ready for `Group`; or an empty text and why there is none."""
+    """Return the folder of our delegated group, ready for `ControlGroup`; or an empty text and why there is none."""
     if not os.path.exists(f"{ROOT}/cgroup.controllers"):
         return "", f"cgroup v2 is not mounted at {ROOT}"
     try:
@@ -32,7 +32,7 @@ def delegated() -> "tuple[str, str]":
         empty(folder)
         wanted = controllers(folder) & {"memory", "pids", "cpu"}
         write(f"{folder}/cgroup.subtree_control", " ".join("+" + name for name in sorted(wanted)))
-        Group(folder, {"pids.max": "max"}).end()  # a sandbox must not fail for want of a group
+        ControlGroup(folder, {"pids.max": "max"}).end()  # a sandbox must not fail for want of a group
     except OSError as error:
         return "", str(error)
     return folder, ""
@@ -68,7 +68,7 @@ def empty(folder: str) -> None:
             return
 
 
-class Group:
+class ControlGroup:
     """The group of one sandbox, made by its supervisor, which loses sight of the host's files later."""
 
     def __init__(self, parent: str, limits: "dict[str, str]") -> None:

@@ -257,7 +257,7 @@ def raise_loopback() -> None:
         fcntl.ioctl(sock, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def supervise(child: int, group: "groups.Group | None", *others: int) -> "NoReturn":
+def supervise(child: int, group: "groups.ControlGroup | None", *others: int) -> "NoReturn":
     """Wait for PID 1, and so for the whole namespace; SIGTERM, or the end of one of `others`, kills it."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     stream = os.dup(1)
@@ -288,7 +288,7 @@ def enter(config: Config) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ..
             fallbacks.make(config, not users.has_one_user())
             config["layers"] = []  # done
             check(libc.unshare(NAMESPACES), "unshare")
-    group = groups.Group(config["group"], config["group_limits"]) if config["group"] else None
+    group = groups.ControlGroup(config["group"], config["group_limits"]) if config["group"] else None
     outside = os.getpid()
     child = os.fork()
     if child:

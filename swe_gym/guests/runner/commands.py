@@ -68,7 +68,7 @@ def shorten(argv: "list[str]") -> "tuple[list[str], IO[bytes] | None]":
     return ["bash", "-c", 'eval "$(cat <&%d)" %d<&-' % (script.fileno(), script.fileno())], script
 
 
-class Command(Leader):
+class RunningCommand(Leader):
     """One running command: its process, its pipes, its deadline.
 
     Attributes:
@@ -121,13 +121,13 @@ class Commands:
     def __init__(self, loop: "Loop", reaper: Reaper) -> None:
         self.loop = loop
         self.reaper = reaper
-        self.running: list[Command] = []
+        self.running: list[RunningCommand] = []
         loop.timed.append(self)
         loop.operations["exec"] = self.start
 
     def start(self, request: "Message", payload: bytes) -> "tuple[Message, bytes] | None":
         try:
-            command = self.reaper.spawn(lambda: Command(self, request, payload))
+            command = self.reaper.spawn(lambda: RunningCommand(self, request, payload))
         except (OSError, ValueError) as error:
             return not_started(request, error)
         self.running.append(command)
@@ -156,7 +156,7 @@ class Commands:
                     send_signal(victims, signal.SIGTERM)
                 send_signal(victims, signal.SIGCONT)
 
-    def on_end(self, command: Command) -> None:
+    def on_end(self, command: RunningCommand) -> None:
         """Reply for a command whose process ended. After a timeout, kill the rest of its tree first."""
         if command.being_killed:
             return
@@ -165,14 +165,14 @@ class Commands:
         else:
             self.finish(command)
 
-    def kill(self, command: Command) -> None:
+    def kill(self, command: RunningCommand) -> None:
         command.being_killed = True
         with contextlib.suppress(OSError):
             os.killpg(command.pid, signal.SIGKILL)
         self.reaper.kill_tree(command)
         self.finish(command)
 
-    def finish(self, command: Command) -> None:
+    def finish(self, command: RunningCommand) -> None:
         """Reply with the output so far; keep draining pipes that background processes hold."""
         self.running.remove(command)
         self.reaper.forget(command)
@@ -197,14 +197,14 @@ class Commands:
         }
         self.loop.reply(command.request, message, b"".join(data for data, _ in results))
 
-    def on_output(self, command: Command, pipe: "IO[bytes]", fd: int) -> None:
+    def on_output(self, command: RunningCommand, pipe: "IO[bytes]", fd: int) -> None:
         data = read_some(fd)
         if data:
             command.captures[pipe].add(data)
         elif data == b"":
             self.close(pipe)
 
-    def on_input(self, command: Command, pipe: "IO[bytes]", fd: int) -> None:
+    def on_input(self, command: RunningCommand, pipe: "IO[bytes]", fd: int) -> None:
         try:
             sent = os.write(fd, command.stdin[:CHUNK])
             command.stdin = command.stdin[sent:]

@@ -24,12 +24,12 @@ LONGEST_NAMES = 16 << 20  # bytes of a manifest's paths; more would not fit into
 
 def list_files(request: "Message", payload: bytes) -> "Steps":
     check_folder(request["path"])
-    listing = Listing(request)
+    listing = TreeListing(request)
     yield from listing.add_named(payload) if request["only"] else listing.add_all()
     return {"entries": listing.entries}, b""
 
 
-class Listing:
+class TreeListing:
     """The files of a tree so far.
 
     Files that nothing ignores come first, so that ignored ones never keep them from being listed. What ignores a file

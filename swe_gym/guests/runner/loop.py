@@ -46,7 +46,7 @@ def read_some(fd: int, size: int = CHUNK) -> "bytes | None":
         return b""
 
 
-class Job:
+class LongOperation:
     """An operation that takes long, as a generator of its steps."""
 
     def __init__(self, loop: "Loop", request: "Message", steps: "Steps") -> None:
@@ -91,7 +91,7 @@ class Loop:
         self.handlers: dict[int, Handler] = {}
         self.operations: dict[str, Operation] = {}
         self.timed: list[Timed] = []
-        self.jobs: list[Job] = []
+        self.jobs: list[LongOperation] = []
         self.expires: float | None = None
         self.alive = True
         os.set_blocking(source, False)
@@ -144,7 +144,7 @@ class Loop:
     def begin(self, request: "Message", payload: bytes) -> None:
         answer = self.operations[request["op"]](request, payload)
         if isinstance(answer, types.GeneratorType):
-            self.jobs.append(Job(self, request, answer))
+            self.jobs.append(LongOperation(self, request, answer))
         elif answer:
             self.reply(request, *answer)
 

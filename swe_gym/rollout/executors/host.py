@@ -36,7 +36,7 @@ class Ended(NamedTuple):
     seconds: float
 
 
-class Answer(NamedTuple):
+class HostAnswer(NamedTuple):
     """The answer to a question."""
 
     value: Any = None
@@ -56,12 +56,12 @@ class Events(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
-class _Running:
+class _HostedJob:
     """A job on this node; None before it is made."""
 
     job: Job[Any] | None = None
     cancelled: str = ""
-    answers: queue.SimpleQueue[Answer] = dataclasses.field(default_factory=queue.SimpleQueue)
+    answers: queue.SimpleQueue[HostAnswer] = dataclasses.field(default_factory=queue.SimpleQueue)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def set(self, job: Job[Any]) -> None:
@@ -71,7 +71,7 @@ class _Running:
     def cancel(self, why: str) -> None:
         with self.lock:
             self.cancelled, job = self.cancelled or why, self.job
-        self.answers.put(Answer(error=PolicyError(f"cancelled: {why}", reason="closed")))
+        self.answers.put(HostAnswer(error=PolicyError(f"cancelled: {why}", reason="closed")))
         if job is not None:
             job.cancelled = job.cancelled or why
             threading.Thread(target=job.close, name="cancel", daemon=True).start()
@@ -87,7 +87,7 @@ class Host:
 
     def __init__(self, lease: float, on_cut: Callable[[], None]) -> None:
         self._lease, self._on_cut = lease, on_cut
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, _HostedJob] = {}
         self._early: dict[int, Message] = {}
         self._shared: dict[str, Future[Any]] = {}
         self._events: list[tuple[int, object]] = []
@@ -111,7 +111,7 @@ class Host:
                 running.answers.put(message.value)
 
     def _start(self, message: Message) -> None:
-        running = _Running()
+        running = _HostedJob()
         with self._changed:
             self._running[message.ident] = running
         if (early := self._early.pop(message.ident, None)) is not None:
@@ -159,7 +159,7 @@ class Host:
                 future.set_exception(error)
         return future.result()
 
-    def _run(self, message: Message, running: _Running) -> None:
+    def _run(self, message: Message, running: _HostedJob) -> None:
         """Run a job. Its last event is `Ended`, whatever happens."""
         started, result, error = time.monotonic(), None, None
         try:
@@ -189,7 +189,7 @@ class _HostLink(NamedTuple):
 
     host: Host
     ident: int
-    answers: queue.SimpleQueue[Answer]
+    answers: queue.SimpleQueue[HostAnswer]
 
     def emit(self, event: object) -> None:
         self.host.emit(self.ident, event)

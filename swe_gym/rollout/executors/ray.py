@@ -16,7 +16,7 @@ from ...errors import UsageError
 from ...ray_cluster import CALL_TIMEOUT, Setup, check_cpus, connect, losses
 from ..pool import NodeLost
 from .host import Events, Host, Message
-from .remote import PATIENCE, Node, RemoteExecutor
+from .remote import PATIENCE, HostNode, RemoteExecutor
 
 START_TIMEOUT = 120.0
 """Seconds in which the actor of a node must start."""
@@ -161,7 +161,7 @@ class RayCluster:
         Raises:
             NodeLost: Ray does not answer.
         """
-        free = _free()
+        free = _read_free()
         if self._alive != free.keys():
             self._alive, self._changed = frozenset(free), time.monotonic()
         served = {name for name, node in self._served.copy().items() if not node.closed and name in free}
@@ -171,17 +171,17 @@ class RayCluster:
         self._coming = sum(self._room.of(free[name]) for name in self._offered - served)
         return self._offered
 
-    def open(self, node: str) -> Node:
+    def open(self, node: str) -> HostNode:
         """Start an actor on a node.
 
         Raises:
             NodeLost: It did not start.
             UsageError: The node has other code of swe_gym.
         """
-        free = _free().get(node, {})
+        free = _read_free().get(node, {})
         if not (room := self._room.of(free)):
             raise NodeLost("its CPUs or its memory are in use", reason="NoRoom")
-        with losses(_lost):
+        with losses(_make_lost):
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             actor = self._kind.options(scheduling_strategy=there, **self._room.held(free)).remote(self._lease)
             self._served[node] = _RayNode(actor, room, self._setup, self._lease)
@@ -196,7 +196,7 @@ class RayCluster:
         if self._settling or time.monotonic() > self._changed + self._patience:
             jobs = 0
         jobs = max(0, jobs - self._coming)
-        with losses(_lost):
+        with losses(_make_lost):
             asked = self._asks()
             self._withdraw(asked[jobs:])
             others = f"!in({','.join(self._offered)})"
@@ -216,7 +216,7 @@ class RayCluster:
 
     def _lack(self) -> str:
         """Return what an episode needs, and what the node with the most free CPUs has."""
-        free = _free()
+        free = _read_free()
         name = max(free, key=lambda one: free[one].get("CPU", 0.0), default="")
         has = free.get(name, {})
         return (
@@ -237,9 +237,9 @@ def _do_nothing() -> None:
     """Take room, and leave it at once."""
 
 
-def _free() -> dict[str, dict[str, float]]:
+def _read_free() -> dict[str, dict[str, float]]:
     """Return the free resources of each node that is alive."""
-    with losses(_lost):
+    with losses(_make_lost):
         known = available_resources_per_node()
         return {one["NodeID"]: known.get(one["NodeID"], {}) for one in ray.nodes() if one["Alive"]}
 
@@ -264,7 +264,7 @@ class _RayNode:
             self._sent.append(self._actor.send.remote(messages))
 
     def poll(self, seconds: float) -> Events:
-        with losses(_lost):
+        with losses(_make_lost):
             events: Events = ray.get(self._actor.poll.remote(seconds), timeout=seconds + self._lease)
             with self._lock:
                 sent = self._sent
@@ -278,5 +278,5 @@ class _RayNode:
             ray.kill(self._actor, no_restart=True)
 
 
-def _lost(message: str, kind: str) -> NodeLost:
+def _make_lost(message: str, kind: str) -> NodeLost:
     return NodeLost(message, reason=kind)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from ...errors import UsageError, portable
 from ..pool import CLOSE_TIMEOUT, AnyJob, Job, NodeLost
-from .host import Answer, Ended, Events, Message, Question
+from .host import Ended, Events, HostAnswer, Message, Question
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ MOST_QUESTIONS = 64
 """Questions of jobs that are answered at once."""
 
 
-class Node(Protocol):
+class HostNode(Protocol):
     """A host on a node.
 
     Attributes:
@@ -63,14 +63,14 @@ class Node(Protocol):
         ...
 
 
-class Cluster(Protocol):
+class HostCluster(Protocol):
     """Machines that can run hosts."""
 
     def nodes(self) -> Collection[str]:
         """Return the ids of all nodes that are alive."""
         ...
 
-    def open(self, node: str) -> Node:
+    def open(self, node: str) -> HostNode:
         """Start a host on a node.
 
         Raises:
@@ -92,7 +92,7 @@ class Cluster(Protocol):
 
 
 @dataclasses.dataclass(eq=False, slots=True)
-class _Running:
+class _RemoteJob:
     """A job on a node."""
 
     ident: int
@@ -107,8 +107,8 @@ class _Open:
     """A node with a host."""
 
     name: str
-    node: Node
-    running: dict[int, _Running] = dataclasses.field(default_factory=dict)
+    node: HostNode
+    running: dict[int, _RemoteJob] = dataclasses.field(default_factory=dict)
 
     @property
     def free(self) -> int:
@@ -128,14 +128,14 @@ class RemoteExecutor:
         look_every: Seconds between two looks for new nodes, and between two demands for them.
     """
 
-    def __init__(self, cluster: Cluster, *, patience: float = PATIENCE, look_every: float = LOOK_EVERY) -> None:
+    def __init__(self, cluster: HostCluster, *, patience: float = PATIENCE, look_every: float = LOOK_EVERY) -> None:
         self._cluster = cluster
         self._patience, self._look_every = patience, look_every
         self._lock = threading.RLock()
         self._open: dict[str, _Open] = {}
         self._serving: dict[str, threading.Thread] = {}
         self._alive: Collection[str] = ()
-        self._waiting: collections.deque[_Running] = collections.deque()
+        self._waiting: collections.deque[_RemoteJob] = collections.deque()
         self._losses: collections.Counter[Hashable] = collections.Counter()  # by the job's key
         self._idents = itertools.count()
         self._answering = ThreadPoolExecutor(MOST_QUESTIONS, thread_name_prefix="answer")
@@ -184,7 +184,7 @@ class RemoteExecutor:
         if work is None:
             raise UsageError(f"{type(job).__name__} can run in threads of this process only")
         with self._lock:
-            self._waiting.append(_Running(next(self._idents), job, pickle.dumps(work), ended))
+            self._waiting.append(_RemoteJob(next(self._idents), job, pickle.dumps(work), ended))
             self._assign()
 
     def _assign(self) -> None:
@@ -198,10 +198,10 @@ class RemoteExecutor:
                 best.running[running.ident] = running
                 best.node.send([Message("start", running.ident, running.work)])
 
-    def _fits(self, running: _Running, one: _Open) -> bool:
+    def _fits(self, running: _RemoteJob, one: _Open) -> bool:
         return not (self._is_suspect(running) and any(map(self._is_suspect, one.running.values())))
 
-    def _is_suspect(self, running: _Running) -> bool:
+    def _is_suspect(self, running: _RemoteJob) -> bool:
         return self._losses[running.job.key] >= SUSPECT_AFTER
 
     def cancel(self, job: AnyJob) -> None:
@@ -300,7 +300,7 @@ class RemoteExecutor:
             blamed = running in suspects
             self._end_lost(running, NodeLost(f"node {one.name}: {error}", reason=error.reason, blamed=blamed))
 
-    def _end_lost(self, running: _Running, error: NodeLost) -> None:
+    def _end_lost(self, running: _RemoteJob, error: NodeLost) -> None:
         running.job.lost = error
         running.job.seconds = time.monotonic() - running.job.started
         running.ended(running.job)
@@ -319,7 +319,7 @@ class RemoteExecutor:
             if ident in one.running:
                 one.running[ident].job.receive(("phase", phase))
 
-    def _receive(self, one: _Open, running: _Running, event: object) -> None:
+    def _receive(self, one: _Open, running: _RemoteJob, event: object) -> None:
         if running.job.abandoned:
             return
         try:
@@ -328,17 +328,17 @@ class RemoteExecutor:
             running.error = running.error or error
             one.node.send([Message("cancel", running.ident, "stopped")])
 
-    def _answer(self, one: _Open, running: _Running, question: Question) -> None:
+    def _answer(self, one: _Open, running: _RemoteJob, question: Question) -> None:
         """Answer a question of a job, in a thread: a policy may take long."""
         try:
-            answer = Answer(running.job.receive(question.asked))
+            answer = HostAnswer(running.job.receive(question.asked))
         except BaseException as error:  # noqa: BLE001  the job raises it
-            answer = Answer(error=portable(error))
+            answer = HostAnswer(error=portable(error))
         with self._lock:
             if one.running.get(running.ident) is running:
                 one.node.send([Message("answer", running.ident, answer)])
 
-    def _end(self, one: _Open, running: _Running, event: Ended) -> None:
+    def _end(self, one: _Open, running: _RemoteJob, event: Ended) -> None:
         job = running.job
         try:
             job.error, job.seconds = running.error or event.error, event.seconds

@@ -2,16 +2,50 @@
 
 import inspect
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import gymnasium
 from pydantic import ValidationError
 
+from ...door import load as _load
 from ...errors import UsageError, unknown_name, wrong_fields
 from ...registry import Registry
 from ...types import JsonMapping, JsonObject
 from ..policy import Policy, PolicyFactory
 
-__all__ = ["POLICIES", "make_players", "make_policies"]
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .gold import GoldPolicy as GoldPolicy
+    from .human import HumanPolicy as HumanPolicy
+    from .llm import TOKENS_PER_CHARACTER as TOKENS_PER_CHARACTER
+    from .llm import LLMPolicies as LLMPolicies
+    from .llm import action_of as action_of
+    from .llm import is_native as is_native
+    from .scripted import EmptyPolicy as EmptyPolicy
+    from .scripted import ScriptedPolicy as ScriptedPolicy
+    from .server_check import ServerFacts as ServerFacts
+    from .server_check import check_server as check_server
+
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)
+
+
+__all__ = [
+    "POLICIES",
+    "TOKENS_PER_CHARACTER",
+    "EmptyPolicy",
+    "GoldPolicy",
+    "HumanPolicy",
+    "LLMPolicies",
+    "ScriptedPolicy",
+    "ServerFacts",
+    "action_of",
+    "check_server",
+    "is_native",
+    "make_players",
+    "make_policies",
+]
 
 AGENTS = "swe_gym.gateway.players:AgentPlayers"
 """The factory of players whose agents ask the model of another factory."""

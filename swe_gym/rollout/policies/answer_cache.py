@@ -22,12 +22,12 @@ from ...atomic import write_text
 from ...errors import UsageError
 from ...trajectories.trajectory import ModelServer, Usage
 from ...types import Frozen, Json, JsonMapping, JsonObject
-from .chat_client import Answer
+from .chat_client import ChatReply
 
 logger = logging.getLogger(__name__)
 
 
-class _Entry(Frozen):
+class _CachedAnswer(Frozen):
     """The content of a file. The digest is that of the other fields."""
 
     version: Literal[1] = 1
@@ -37,7 +37,7 @@ class _Entry(Frozen):
     usage: Usage
     digest: str = ""
 
-    def signed(self) -> _Entry:
+    def sign(self) -> _CachedAnswer:
         """Return the entry with its digest."""
         return self.model_copy(update={"digest": _digest(self.model_dump(exclude={"digest"}))})
 
@@ -78,24 +78,24 @@ class AnswerCache:
         """
         return _digest([server.url, server.model, request, attempt])
 
-    def get(self, key: str) -> Answer | None:
+    def get(self, key: str) -> ChatReply | None:
         """Return an answer; None if there is none, or its file is damaged or another's."""
         try:
-            entry = _Entry.model_validate_json(self._path(key).read_bytes())
+            entry = _CachedAnswer.model_validate_json(self._path(key).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValidationError) as error:
             logger.warning("%s is not an answer, and is asked for again: %s", self._path(key), _first_line(error))
             return None
-        if entry.key != key or entry != entry.signed():
+        if entry.key != key or entry != entry.sign():
             logger.warning("%s is damaged or of another request: the answer is asked for again", self._path(key))
             return None
-        return Answer(entry.message, entry.finish_reason, entry.usage)
+        return ChatReply(entry.message, entry.finish_reason, entry.usage)
 
-    def put(self, key: str, answer: Answer) -> None:
+    def put(self, key: str, answer: ChatReply) -> None:
         """Keep an answer. A failure to write is logged: the answer is good without it."""
         usage = answer.usage.model_copy(update={"retries": 0})
-        entry = _Entry(key=key, message=answer.message, finish_reason=answer.finish_reason, usage=usage).signed()
+        entry = _CachedAnswer(key=key, message=answer.message, finish_reason=answer.finish_reason, usage=usage).sign()
         path = self._path(key)
         try:
             with self._writing:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import gymnasium
 
-from ...actions.arguments import properties_of
+from ...actions import properties_of
 from ...spaces import Info
 from ...types import JsonObject, ToolCall
 from .calls import render, shell_call, submit_call, swe_env

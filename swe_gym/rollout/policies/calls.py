@@ -2,10 +2,8 @@
 
 import gymnasium
 
-from ...actions import render_call
-from ...actions.arguments import shell_tool
-from ...envs.swe_env import SweEnv
-from ...envs.tool_env import ToolEnv
+from ...actions import render_call, shell_tool
+from ...envs import SweEnv, ToolEnv
 from ...errors import UsageError
 from ...types import ToolCall
 

@@ -52,7 +52,7 @@ class ContextExceeded(PolicyError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class ChatReply:
     """An answer of the model.
 
     Attributes:
@@ -100,7 +100,7 @@ class ChatClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="swe-gym-llm", daemon=True)
         self._thread.start()
 
-    def complete(self, request: JsonObject) -> Answer:
+    def complete(self, request: JsonObject) -> ChatReply:
         """Send a request and return the answer.
 
         Raises:
@@ -144,12 +144,12 @@ class ChatClient:
     def _wait(self, send: Callable[[], Awaitable[Json]], deadline: float) -> Json:
         with self._lock:
             if self._closed:
-                raise _closed()
-            waiting = asyncio.run_coroutine_threadsafe(_within(deadline, send), self._loop)
+                raise _make_closed_error()
+            waiting = asyncio.run_coroutine_threadsafe(_send_within(deadline, send), self._loop)
         try:
             return waiting.result()
         except concurrent.futures.CancelledError:
-            raise _closed() from None
+            raise _make_closed_error() from None
         except TimeoutError:
             raise PolicyError(
                 f"no answer from {self._server} within {deadline:g} s", reason="timeout", retryable=True
@@ -195,7 +195,7 @@ async def _read_body(response: Any) -> None:  # of httpx, or of what the SDK use
     response._content = b"".join(parts)  # where `aread` keeps it
 
 
-async def _within(deadline: float, send: Callable[[], Awaitable[Json]]) -> Json:
+async def _send_within(deadline: float, send: Callable[[], Awaitable[Json]]) -> Json:
     async with asyncio.timeout(deadline):
         try:
             return await send()
@@ -203,7 +203,7 @@ async def _within(deadline: float, send: Callable[[], Awaitable[Json]]) -> Json:
             raise _bad_reply(str(error)) from error
 
 
-def _read(data: Json, asked: Json) -> Answer:
+def _read(data: Json, asked: Json) -> ChatReply:
     """Parse an answer as plain data: servers differ in everything but the fields below.
 
     Args:
@@ -218,7 +218,7 @@ def _read(data: Json, asked: Json) -> Answer:
         usage = _usage(data.get("usage") or {})
         if named and isinstance(named, str) and named != asked:
             usage = usage.model_copy(update={"answered_as": (named[:LONGEST_NAME],)})
-        return Answer(_message(choice["message"]), choice.get("finish_reason") or "", usage)
+        return ChatReply(_message(choice["message"]), choice.get("finish_reason") or "", usage)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise _bad_reply(str(data)) from error
 
@@ -306,7 +306,7 @@ def _by_proxy(url: str) -> str:
 # --- what can go wrong --------------------------------------------------------------------------------------
 
 
-def _closed() -> PolicyError:
+def _make_closed_error() -> PolicyError:
     return PolicyError("the connection to the model was closed", reason="closed")
 
 

@@ -3,7 +3,7 @@
 import gymnasium
 
 from ...spaces import Info
-from ...tasks.micro import expert_calls
+from ...tasks import expert_calls
 from .calls import ending, render, tool_env
 from .scripted import ScriptedPolicy
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import gymnasium
 
-from ...envs.swe_env import SweEnv
+from ...envs import SweEnv
 from ...grading.in_place import solve_command
 from ...spaces import Info
 from ...types import RewardScript, ToolCall

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from ...actions.arguments import check_text
+from ...actions import check_text
 from ...errors import ActionError
 from ...types import Json, JsonObject
 
@@ -17,7 +17,7 @@ _CUT = "\n[{} characters were left out here.]\n"
 _DROPPED = "\n\n[The conversation was shortened: your first {} turns after this message are not shown.]"
 
 
-class History:
+class ChatHistory:
     """The messages of an episode, as in OpenAI's chat API.
 
     The model's messages stay as they were sent, tool calls with their ids included. One exception: servers refuse a
@@ -42,7 +42,7 @@ class History:
 
     def answered(self, message: JsonObject) -> None:
         """Add an answer of the model."""
-        self._turns.append(_Turn(_sendable(message)))
+        self._turns.append(_Turn(_make_sendable(message)))
 
     @property
     def messages(self) -> list[JsonObject]:
@@ -120,7 +120,7 @@ class _Turn:
             yield {"role": "tool", "tool_call_id": call["id"], "content": text}
 
 
-def _sendable(message: JsonObject) -> JsonObject:
+def _make_sendable(message: JsonObject) -> JsonObject:
     """Return the message in a form that servers accept."""
     calls = message.get("tool_calls")
     if not calls or all(map(_is_whole, calls)):

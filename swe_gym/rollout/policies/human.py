@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
-from ...actions.arguments import shell_tool
+from ...actions import shell_tool
 from ...errors import UsageError
 from ...spaces import Info
 from ...types import ToolCall, ToolSpec

@@ -14,7 +14,7 @@ import gymnasium
 from pydantic import Field, PrivateAttr, SecretStr
 
 from ...actions import describe_tools
-from ...envs.tool_env import ToolEnv
+from ...envs import ToolEnv
 from ...errors import PolicyError, UsageError
 from ...spaces import Info
 from ...trajectories.trajectory import ModelServer, PolicyInfo, Prices, Usage
@@ -22,8 +22,8 @@ from ...types import Frozen, JsonObject
 from ..policy import PolicyReport
 from .answer_cache import AnswerCache
 from .calls import tool_env
-from .chat_client import Answer, ChatClient, ContextExceeded, address_of, without_key
-from .history import History
+from .chat_client import ChatClient, ChatReply, ContextExceeded, address_of, without_key
+from .history import ChatHistory
 from .model_list import SECONDS, identity_of, rows_of
 from .prices import known_prices
 from .prompts import system_prompt
@@ -132,7 +132,7 @@ class LLMPolicies(Frozen):
             rows = rows_of(self._client.get("/models", deadline=SECONDS))
         return ModelServer(url=self.server, model=identity_of(rows or [], self.model))
 
-    def answer(self, client: ChatClient, request: JsonObject, attempt: int | None) -> Answer:
+    def answer(self, client: ChatClient, request: JsonObject, attempt: int | None) -> ChatReply:
         """Return the answer to a request, from the cache if it has it.
 
         Args:
@@ -220,14 +220,14 @@ class LLMPolicy:
         self._client = client
         self._native = is_native(options.calls, own.config["action_format"])
         self._system = _system(own, options.system, native=self._native)
-        self._fixed = _fixed(own, options, native=self._native)
+        self._fixed = _make_fixed_fields(own, options, native=self._native)
         self._attempt = seed
         self._seed = None if options.seed is None else options.seed + (seed or 0)
         self.reset({})
 
     def reset(self, info: Info) -> None:  # noqa: ARG002  the issue comes with the first observation
         """Start a new conversation."""
-        self._history = History(self._system)
+        self._history = ChatHistory(self._system)
         self._usage = Usage()
         self._turn = 0
         self._context = self._options.context
@@ -258,7 +258,7 @@ class LLMPolicy:
 
     # --- one answer -----------------------------------------------------------------------------------------
 
-    def _ask(self) -> Answer:
+    def _ask(self) -> ChatReply:
         """Return the model's answer; shorten the conversation if it is too long."""
         if self._context is not None and self._tokens() > FULL * self._room(self._context):
             self._shrink(SHRUNK * self._room(self._context))
@@ -274,14 +274,14 @@ class LLMPolicy:
                 self._count(answer)
                 return answer
 
-    def _complete(self) -> Answer:
+    def _complete(self) -> ChatReply:
         try:
             return self._options.answer(self._client, self._request(), self._attempt)
         except PolicyError as error:
             self._usage += Usage(retries=error.retries)
             raise
 
-    def _count(self, answer: Answer) -> None:
+    def _count(self, answer: ChatReply) -> None:
         usage = answer.usage
         if usage.prompt_tokens:
             self._density = usage.prompt_tokens / self._size()
@@ -334,7 +334,7 @@ def _system(env: ToolEnv, given: str | None, *, native: bool) -> str:
     return text if native else f"{text}\n\n{describe_tools(env.tools, env.config['action_format'])}"
 
 
-def _fixed(env: ToolEnv, options: LLMPolicies, *, native: bool) -> JsonObject:
+def _make_fixed_fields(env: ToolEnv, options: LLMPolicies, *, native: bool) -> JsonObject:
     """Return the fields of the request that are the same in every turn."""
     tools = {"tools": [spec.openai() for spec in env.tools]} if native else {}
     return {"model": options.model, **options.sampling, **tools, **options.request}

@@ -69,7 +69,7 @@ def delay_after(error: openai.OpenAIError, retries: int) -> float | None:
         return backoff
     if not isinstance(error, openai.APIStatusError):
         return None
-    asked = _asked_delay(error.response.headers)
+    asked = _read_delay(error.response.headers)
     if asked > LONGEST_ASKED or not _is_transient(error):
         return None
     return asked if asked > 0 else backoff
@@ -83,7 +83,7 @@ def _is_transient(error: openai.APIStatusError) -> bool:
     return status in (408, 409, 429) or status >= 500
 
 
-def _asked_delay(headers: Mapping[str, str]) -> float:
+def _read_delay(headers: Mapping[str, str]) -> float:
     """Return the seconds that the server asks to wait; 0 if it asks for none."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:

@@ -145,7 +145,7 @@ def _send(client: ChatClient, options: LLMPolicies, names: tuple[str, ...], *, n
         if names and options.model not in names and status in (400, 404):
             raise unknown_name(f"model at {options.server}:", options.model, names) from error
         if native and status in (400, 404, 422, 500, 501) and _answers(client, request):
-            raise UsageError(f"{options.server} refuses tool calls: {_said(error, options)}. {TOOLS_FIX}") from error
+            raise UsageError(f"{options.server} refuses tool calls: {_quote(error, options)}. {TOOLS_FIX}") from error
         _refuse(error, options)
     called = bool(answer.message.get("tool_calls")) if native else None
     return ServerFacts(None, called, counts=answer.usage.tokens > 0)
@@ -166,7 +166,7 @@ def _status(error: PolicyError) -> int:
     return getattr(error.__cause__, "status_code", 0)
 
 
-def _said(error: PolicyError, options: LLMPolicies) -> str:
+def _quote(error: PolicyError, options: LLMPolicies) -> str:
     """Return what the server said, without our words around it."""
     body = getattr(error.__cause__, "body", None)
     said = body.get("message") if isinstance(body, dict) else None
@@ -179,7 +179,7 @@ def _refuse(error: PolicyError, options: LLMPolicies) -> NoReturn:
         where = "api_key" if options.api_key else options.api_key_variable
         fix = f"correct {where}" if options.key else f"set the environment variable {where}"
         raise UsageError(
-            f"{options.server} refused the API key: {_said(error, options)}. Fix: {fix}, or name another variable: "
+            f"{options.server} refused the API key: {_quote(error, options)}. Fix: {fix}, or name another variable: "
             "policy.api_key_variable=NAME"
         ) from error
     fixes = {

@@ -318,8 +318,8 @@ class DockerSandbox(ContainerSandbox):
     def _last_words(self) -> str:
         return self._stream.errors.decode("utf-8", "replace").strip() if self._stream else ""
 
-    def _explained(self, loss: SandboxLost) -> SandboxLost:
-        """See `ContainerSandbox._explained`; the engine knows why a container ended."""
+    def _explain_loss(self, loss: SandboxLost) -> SandboxLost:
+        """See `ContainerSandbox._explain_loss`; the engine knows why a container ended."""
         self._unresponsive = loss.reason == "unresponsive"
         if loss.reason != "killed" or self._engine is None or self.closed:
             return loss

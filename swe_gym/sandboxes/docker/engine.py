@@ -52,7 +52,7 @@ def address(base_url: str | None) -> str | None:
     return next((f"unix://{socket}" for socket in sockets if os.path.exists(socket)), None)
 
 
-class Client(docker.APIClient):  # type: ignore[misc]  # docker has no types here
+class EngineClient(docker.APIClient):  # type: ignore[misc]  # docker has no types here
     """A client that ignores the proxies and certificate authorities that requests reads from the environment."""
 
     trust_env = property(lambda _: False, lambda _, value: None)  # noqa: ARG005  requests sets it
@@ -68,7 +68,7 @@ def connect(base_url: str | None, timeout: float) -> docker.APIClient:
     if where := address(base_url):
         settings["base_url"] = where
     with engine_errors("report its version", base_url):
-        return Client(version="auto", timeout=timeout, **settings)
+        return EngineClient(version="auto", timeout=timeout, **settings)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import requests
 
 from ...errors import SandboxStartError
 from ...types import JsonObject
-from ..gates import jittered
+from ..gates import add_jitter
 from .engine import ENGINE_ERRORS, engine_errors, free_megabytes, url
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def pull_image(
             log.info("pulled image %s%s in %.0f s", image, suffix, time.monotonic() - started)
             return
         except TooManyRequests as refusal:
-            wait = refusal.seconds if refusal.seconds is not None else jittered(pause, 0.75, 1.25)
+            wait = refusal.seconds if refusal.seconds is not None else add_jitter(pause, 0.75, 1.25)
             if time.monotonic() + wait >= deadline or not wanted():
                 message = f"the rate limit of the registry of image {image!r} lasted. Raise it with `docker login`"
                 raise SandboxStartError(message, reason="rate_limit", retryable=True, detail=str(refusal)) from refusal

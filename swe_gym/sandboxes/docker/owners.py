@@ -60,7 +60,7 @@ def labels(sandbox: str, ttl: float) -> dict[str, str]:
     return {LABEL: sandbox, EXPIRES: str(int(time.time() + ttl)), OWNER: owner() or f"{socket.gethostname()}/"}
 
 
-def abandoned(container_labels: Mapping[str, str], now: float) -> bool:
+def is_abandoned(container_labels: Mapping[str, str], now: float) -> bool:
     """Return whether a container of this package has an expired lease, or an owner that died on this machine."""
     if LABEL not in container_labels or EXPIRES not in container_labels:
         return False
@@ -124,7 +124,7 @@ def sweep(base_url: str | None, *, timeout: float = 60.0) -> list[str]:
     Raises:
         SandboxStartError: The engine cannot be reached or does not answer.
     """
-    swept = _remove(base_url, timeout, LABEL, lambda labels: abandoned(labels, time.time()))
+    swept = _remove(base_url, timeout, LABEL, lambda labels: is_abandoned(labels, time.time()))
     if swept:
         log.info("removed %d abandoned containers: %s", len(swept), " ".join(swept))
     return swept

@@ -12,7 +12,7 @@ import docker
 import docker.errors
 
 from ...cache import digest
-from ..container import compressed
+from ..container import compress_folder
 from ..gates import gate
 from .engine import engine_errors
 from .owners import PREFIX, labels
@@ -41,7 +41,7 @@ def volume_of(engine: docker.APIClient, folder: str, image: str, deadline: float
         with gate("docker-volume", 1, deadline), engine_errors("fill a volume"):
             if not _exists(engine, mark):
                 engine.timeout = FILL_SECONDS
-                archive = compressed(Path(folder), deadline)
+                archive = compress_folder(Path(folder), deadline)
                 for one in (name, mark):  # the mark last
                     engine.create_volume(one, labels={LABEL: folder})
                     if one == name:

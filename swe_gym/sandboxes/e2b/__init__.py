@@ -132,8 +132,8 @@ class E2BSandbox(ContainerSandbox):
     def _last_words(self) -> str:
         return (self._stream.errors.strip() or self._stream.trouble) if self._stream else ""
 
-    def _explained(self, loss: SandboxLost) -> SandboxLost:
-        """See `ContainerSandbox._explained`; adds the service's timeout or its last error."""
+    def _explain_loss(self, loss: SandboxLost) -> SandboxLost:
+        """See `ContainerSandbox._explain_loss`; adds the service's timeout or its last error."""
         if loss.reason == "killed" and self._instance.expired:
             return SandboxLost(str(loss), reason="expired")
         trouble = self._stream.trouble if self._stream and loss.reason == "unresponsive" else ""

@@ -3,14 +3,14 @@
 from typing import Any
 
 from ...types import JsonMapping
-from .options import Access
-from .refusals import Refused, message_of, retry_after_of, status_of
-from .sdk import load_sdk, supported
+from .options import ServiceAccess
+from .refusals import CallRefused, message_of, retry_after_of, status_of
+from .sdk import load_sdk, select_supported
 
 DAEMON_PORT = "49983"
 
 
-def create_sandbox(access: Access, wanted: JsonMapping, *, name: str, timeout: float) -> Any:
+def create_sandbox(access: ServiceAccess, wanted: JsonMapping, *, name: str, timeout: float) -> Any:
     """Create a sandbox and return the SDK's object.
 
     Args:
@@ -20,10 +20,10 @@ def create_sandbox(access: Access, wanted: JsonMapping, *, name: str, timeout: f
         timeout: Seconds before a call fails.
 
     Raises:
-        Exception: An error of the SDK (they have no common base), or `Refused`.
+        Exception: An error of the SDK (they have no common base), or `CallRefused`.
     """
     create = load_sdk().Sandbox.create
-    once = supported(create, idempotency_key=name)  # the SDK retries by itself
+    once = select_supported(create, idempotency_key=name)  # the SDK retries by itself
     try:
         return create(**wanted, **once, **access.arguments(), request_timeout=timeout)
     except Exception as error:
@@ -32,7 +32,7 @@ def create_sandbox(access: Access, wanted: JsonMapping, *, name: str, timeout: f
     return _create_without_v2(access, wanted, timeout)  # either the template or the call is unknown
 
 
-def _create_without_v2(access: Access, wanted: JsonMapping, timeout: float) -> Any:
+def _create_without_v2(access: ServiceAccess, wanted: JsonMapping, timeout: float) -> Any:
     """Create a sandbox by the first version of the call, which newer SDKs no longer use."""
     import httpx  # both are dependencies of the SDK
     from packaging.version import Version
@@ -43,7 +43,7 @@ def _create_without_v2(access: Access, wanted: JsonMapping, timeout: float) -> A
     headers = {"X-API-Key": access.api_key.get_secret_value()}
     reply = httpx.post(f"{access.api_url}/sandboxes", json=body, headers=headers, timeout=timeout)
     if reply.status_code >= 300:
-        raise Refused(reply.status_code, message_of(reply), retry_after_of(reply.headers.get("Retry-After")))
+        raise CallRefused(reply.status_code, message_of(reply), retry_after_of(reply.headers.get("Retry-After")))
     made = reply.json()
     token = made.get("envdAccessToken")
     headers = {"E2b-Sandbox-Id": made["sandboxID"], "E2b-Sandbox-Port": DAEMON_PORT}

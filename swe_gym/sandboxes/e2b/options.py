@@ -85,7 +85,7 @@ class E2BOptions(Frozen):
         return {key: json.dumps({**config, **self.image_config})}
 
 
-class Access(Frozen):
+class ServiceAccess(Frozen):
     """Credentials and addresses of a service. Resolved per sandbox, so one process may use two accounts."""
 
     api_key: SecretStr
@@ -102,7 +102,7 @@ class Access(Frozen):
         return given
 
 
-def resolve_access(options: E2BOptions) -> Access:
+def resolve_access(options: E2BOptions) -> ServiceAccess:
     """Complete the options from the environment.
 
     Raises:
@@ -123,7 +123,7 @@ def resolve_access(options: E2BOptions) -> Access:
             f"E2B_SANDBOX_URL in the environment does not belong to domain {domain!r}. "
             "Unset it, or also set the backend option `sandbox_url`"
         )
-    return Access(api_key=SecretStr(key), domain=domain, api_url=api_url.rstrip("/"), sandbox_url=sandbox_url)
+    return ServiceAccess(api_key=SecretStr(key), domain=domain, api_url=api_url.rstrip("/"), sandbox_url=sandbox_url)
 
 
 def is_ags(domain: str) -> bool:

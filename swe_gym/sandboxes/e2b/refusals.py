@@ -4,7 +4,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from ..gates import jittered
+from ..gates import add_jitter
 
 if TYPE_CHECKING:
     import httpx
@@ -13,7 +13,7 @@ FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 60.0
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """An error reply to a call that the SDK does not have."""
 
     def __init__(self, status: int, text: str, retry_after: float | None) -> None:
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 def back_off(attempt: int) -> float:
     """Return seconds to wait: exponential with jitter."""
-    return jittered(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**attempt))
+    return add_jitter(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**attempt))
 
 
 def status_of(error: Exception) -> int | None:

@@ -36,6 +36,6 @@ def in_time(call: Callable[[], object], seconds: float) -> None:
     done.result()
 
 
-def supported(call: Callable[..., Any], **arguments: object) -> JsonObject:
+def select_supported(call: Callable[..., Any], **arguments: object) -> JsonObject:
     """Return the arguments that this version of the SDK knows."""
     return {name: value for name, value in arguments.items() if name in inspect.signature(call).parameters}

@@ -21,7 +21,7 @@ from ..spec import SandboxSpec
 from .creation import create_sandbox
 from .options import E2BOptions, resolve_access, whole_seconds
 from .refusals import back_off, is_a, is_final, judge, status_of
-from .sdk import in_time, load_sdk, supported
+from .sdk import in_time, load_sdk, select_supported
 from .stream import Cut, Gone
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class Instance:
             user=user,
             cwd="/",
             timeout=whole_seconds(life),
-            **supported(commands.run, stdin=True, retain_output=False),
+            **select_supported(commands.run, stdin=True, retain_output=False),
         )
         self._pid = handle.pid
         try:
@@ -216,7 +216,7 @@ class Instance:
 
     def send(self, text: str, timeout: float) -> None:
         """See `RemoteProcess.send`."""
-        with self._translated():
+        with self._translate_errors():
             self._box.commands.send_stdin(self._pid, text, request_timeout=timeout)
 
     def follow(
@@ -225,10 +225,10 @@ class Instance:
         """See `RemoteProcess.follow`."""
         until = time.monotonic() + seconds
         commands = self._box.commands
-        with self._translated():
+        with self._translate_errors():
             try:
                 handle = commands.connect(
-                    self._pid, timeout=seconds, **supported(commands.connect, retain_output=False)
+                    self._pid, timeout=seconds, **select_supported(commands.connect, retain_output=False)
                 )
                 opened()
                 handle.wait(on_stdout=output, on_stderr=errors)
@@ -242,13 +242,13 @@ class Instance:
 
     def check(self) -> None:
         """See `RemoteProcess.check`."""
-        with self._translated():
+        with self._translate_errors():
             in_time(lambda: self._box.get_info(request_timeout=self._check_seconds), self._check_seconds)
 
     def renew(self) -> None:
         """See `RemoteProcess.renew`."""
         before = time.monotonic()
-        with self._translated():
+        with self._translate_errors():
             seconds = whole_seconds(self._options.timeout)
             call = functools.partial(self._box.set_timeout, seconds, request_timeout=self._check_seconds)
             in_time(call, self._check_seconds)
@@ -257,7 +257,7 @@ class Instance:
     # --- errors -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Turn errors of the SDK into `Gone`, if the sandbox has ended, or `Cut`, if the call may be retried."""
         try:
             yield

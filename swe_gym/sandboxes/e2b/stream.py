@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ...guests.relay import LINE_MARK, encode_line
-from ..gates import jittered
+from ..gates import add_jitter
 
 log = logging.getLogger(__name__)
 
@@ -232,6 +232,6 @@ class ResumedStream:
         if self._end is None:
             level = logging.WARNING if failures else logging.DEBUG  # gateways routinely cut long streams
             log.log(level, "sandbox %s: %s was interrupted; retrying: %s", self._name, what, cut)
-        seconds = jittered(min(LONGEST_PAUSE, 0.05 * 2**failures))
+        seconds = add_jitter(min(LONGEST_PAUSE, 0.05 * 2**failures))
         with self._change:
             self._change.wait_for(lambda: self._end is not None, seconds)

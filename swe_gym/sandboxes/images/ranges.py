@@ -70,7 +70,7 @@ def unpack_command(task: str, folder: Path, ranges: Ranges) -> list[str]:
 
 
 @contextlib.contextmanager
-def held(entry: Path, seconds: float = HELD_SECONDS) -> Iterator[int]:
+def hold_entry(entry: Path, seconds: float = HELD_SECONDS) -> Iterator[int]:
     """Hold a cache entry's folder. Yield the descriptor that holds it, for processes that write into the entry.
 
     A process that unpacks outlives a killed parent for a moment, so it holds the folder too: others wait for its end.
@@ -90,7 +90,7 @@ def remove_layers(entry: Path) -> None:
     """Remove a cache entry with layers, whose files may belong to the users of a range."""
     if not entry.exists():
         return
-    with held(entry):
+    with hold_entry(entry):
         if ranges := id_ranges():
             subprocess.run(unpack_command("remove", entry, ranges), capture_output=True, check=False)
         remove_entry(entry)

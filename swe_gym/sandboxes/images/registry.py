@@ -52,7 +52,7 @@ TLS_ANSWERS = (b"\x15", b"\x16")
 """First byte of an alert and of a handshake."""
 
 
-class Registry:
+class ImageRegistry:
     """The registry of one image. Every call ends by the deadline.
 
     Args:
@@ -132,7 +132,7 @@ class Registry:
         """Send a request until it is answered. Rate limits and errors of the server are waited for."""
         for pause in (*PAUSES, None):
             try:
-                reply = self._authorized(f"{self._server}/v2/{self.name.repository}/{path}", headers)
+                reply = self._authorize(f"{self._server}/v2/{self.name.repository}/{path}", headers)
             except requests.RequestException as error:
                 self._wait(pause, str(error))
                 continue
@@ -145,7 +145,7 @@ class Registry:
                 after = reply.headers.get("Retry-After", "")
                 self._wait(float(after) if pause and after.isdecimal() else pause, f"status {reply.status_code}")
 
-    def _authorized(self, url: str, headers: dict[str, str]) -> requests.Response:
+    def _authorize(self, url: str, headers: dict[str, str]) -> requests.Response:
         reply = self._send(url, {**headers, **self._headers})
         if reply.status_code == 401 and (asked := reply.headers.get("WWW-Authenticate", "")):
             reply.close()

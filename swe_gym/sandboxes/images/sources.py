@@ -68,9 +68,9 @@ class RegistrySource(ImageSource):
     """
 
     def __init__(self, name: ImageName, deadline: float) -> None:
-        from .registry import Registry  # needs an extra
+        from .registry import ImageRegistry  # needs an extra
 
-        self._registry = Registry(name, deadline)
+        self._registry = ImageRegistry(name, deadline)
         with reading(str(name)):
             self._read(name)
 
@@ -271,7 +271,7 @@ def _canonical(name: str) -> str:
     return str(ImageName.parse(name))
 
 
-def decompressed(stream: IO[bytes]) -> IO[bytes]:
+def decompress(stream: IO[bytes]) -> IO[bytes]:
     """Return the tar stream of a layer, whatever compressed it. The stream must be able to `peek`.
 
     Raises:

@@ -26,8 +26,8 @@ from ...cache import build_once, cache_folder, find_entry
 from ...errors import SandboxStartError
 from ...types import Frozen, JsonObject
 from .names import ImageName
-from .ranges import held, id_ranges, remove_layers, unpack_command
-from .sources import Blob, Digest, ImageSource, RegistrySource, decompressed, reading
+from .ranges import hold_entry, id_ranges, remove_layers, unpack_command
+from .sources import Blob, Digest, ImageSource, RegistrySource, decompress, reading
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class ImageStore:
 
         with reading(str(name)):
             text = image.model_dump_json()
-        with self._locked(fcntl.LOCK_SH), ThreadPoolExecutor(FETCHES) as threads:
+        with self._hold_lock(fcntl.LOCK_SH), ThreadPoolExecutor(FETCHES) as threads:
             for _ in threads.map(fetch, source.blobs):
                 pass
             write_text(self._file(name), text)
@@ -172,7 +172,7 @@ class ImageStore:
             SandboxStartError: The image has just been removed.
         """
         with contextlib.ExitStack() as stack:
-            with self._locked(fcntl.LOCK_SH):
+            with self._hold_lock(fcntl.LOCK_SH):
                 if not self._is_whole(image):
                     text = f"image {image.name!r} was removed while a sandbox started"
                     raise SandboxStartError(text, reason="setup", retryable=True)
@@ -232,7 +232,7 @@ class ImageStore:
     def _remove_unused_layers(self) -> bool:
         """Remove layers that no image and no sandbox has, and parts of downloads. Return False during a fetch."""
         try:
-            with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            with self._hold_lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
                 in_use = self._in_use()
                 images = (*self.images(), *in_use.values())
                 used = {self._key(diff_id) for image in images for diff_id in image.layers}
@@ -240,7 +240,7 @@ class ImageStore:
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 trash = Path(tempfile.mkdtemp(prefix="removed-", dir=self.folder))
                 for entry in unused:
-                    with contextlib.suppress(TimeoutError, FileNotFoundError), held(entry, 1.0):
+                    with contextlib.suppress(TimeoutError, FileNotFoundError), hold_entry(entry, 1.0):
                         entry.rename(trash / entry.name)  # unless another process still removes it
                 locks = (*self.folder.glob("*.lock"), *set(self._names.glob("*.use")).difference(in_use))
                 for leftover in (*self._downloads.glob("*"), *self._names.glob("*.partial"), *locks):
@@ -257,14 +257,14 @@ class ImageStore:
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         trash = Path(tempfile.mkdtemp(prefix="removed-", dir=self.folder))
-        with held(self._copies):  # a sandbox makes its folder and takes hold of it in one step
+        with hold_entry(self._copies):  # a sandbox makes its folder and takes hold of it in one step
             for copy in self._copies.iterdir():
-                with contextlib.suppress(TimeoutError), held(copy, 0.0):
+                with contextlib.suppress(TimeoutError), hold_entry(copy, 0.0):
                     copy.rename(trash / copy.name)
         remove_layers(trash)
 
     @contextlib.contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def _hold_lock(self, how: int) -> Iterator[None]:
         """Hold the store's lock: shared to add and to use images, exclusive, for a moment, to choose what to remove."""
         try:
             self._names.mkdir(parents=True, exist_ok=True)
@@ -312,7 +312,7 @@ def unpack(stream: IO[bytes], diff_id: str, folder: Path, deadline: float) -> No
     """
     found = hashlib.sha256()
     try:
-        tar = decompressed(stream)
+        tar = decompress(stream)
         with _unpacker(folder, deadline) as pipe:
             while chunk := tar.read(CHUNK):
                 found.update(chunk)
@@ -321,19 +321,19 @@ def unpack(stream: IO[bytes], diff_id: str, folder: Path, deadline: float) -> No
     except (EOFError, OSError, zlib.error, SandboxStartError) as error:
         if f"sha256:{found.hexdigest()}" == diff_id or getattr(error, "reason", "") == "timeout":
             raise
-        raise _damaged(diff_id, error) from error
+        raise _make_damaged_error(diff_id, error) from error
     if f"sha256:{found.hexdigest()}" != diff_id:
-        raise _damaged(diff_id, "its content has another digest")
+        raise _make_damaged_error(diff_id, "its content has another digest")
 
 
-def _damaged(diff_id: str, why: object) -> SandboxStartError:
+def _make_damaged_error(diff_id: str, why: object) -> SandboxStartError:
     return SandboxStartError(f"layer {diff_id} is damaged: {why}", reason="image", retryable=True)
 
 
 @contextlib.contextmanager
 def _unpacker(folder: Path, deadline: float) -> Iterator[IO[bytes]]:
     """Yield the standard input of a process that unpacks a tar stream into a folder; wait for its end."""
-    with held(folder.parent) as holder:
+    with hold_entry(folder.parent) as holder:
         process = subprocess.Popen(
             unpack_command("unpack", folder, id_ranges()),
             stdin=subprocess.PIPE,

@@ -19,7 +19,7 @@ from ..spec import SandboxSpec, demand_isolation, parse_options
 from . import manifest, status
 from .api import Api, ApiError
 from .checks import diagnose
-from .cluster import Cluster, shared_cluster
+from .cluster import KubernetesCluster, shared_cluster
 from .options import KubernetesOptions
 from .pods import KEPT_SECONDS, sweep_pods
 from .streams import AttachedStream
@@ -48,7 +48,7 @@ class KubernetesSandbox(ContainerSandbox):
         manifest.check(spec, self.options)
         advice = "Set the backend option `runtime_class` to one of gVisor or Kata."
         demand_isolation(spec, self._isolation(), self.name, advice)
-        self._cluster: Cluster | None = None
+        self._cluster: KubernetesCluster | None = None
         self._view: PodView | None = None
         self._stream: AttachedStream | None = None
         self._settled = threading.Event()  # no thread is connecting
@@ -142,7 +142,7 @@ class KubernetesSandbox(ContainerSandbox):
         if shared is not None:
             self._release(shared, deadline)
 
-    def _release(self, shared: Cluster, deadline: float) -> None:
+    def _release(self, shared: KubernetesCluster, deadline: float) -> None:
         """Delete the pod and leave the cluster."""
         try:
             if self._stream is not None:
@@ -154,8 +154,8 @@ class KubernetesSandbox(ContainerSandbox):
 
     # --- what the runner says -----------------------------------------------------------------------------------
 
-    def _explained(self, loss: SandboxLost) -> SandboxLost:
-        """See `ContainerSandbox._explained`; the pod's status tells why it ended."""
+    def _explain_loss(self, loss: SandboxLost) -> SandboxLost:
+        """See `ContainerSandbox._explain_loss`; the pod's status tells why it ended."""
         view = self._view
         if view is None or self.closed or loss.reason not in ("killed", "unresponsive"):
             return loss  # the runner has told why

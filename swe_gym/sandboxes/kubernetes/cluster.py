@@ -12,7 +12,7 @@ from typing import Literal
 
 from ...cache import digest
 from ...errors import SandboxClosed, SandboxStartError
-from ..gates import NEVER, Rate, gate, jittered, sleep
+from ..gates import NEVER, Rate, add_jitter, gate, sleep
 from ..guard import Guard
 from .api import Api, ApiError, Object, pods_path
 from .manifest import CLAIM, RUN
@@ -37,7 +37,7 @@ EXIT_SECONDS = 10.0
 DELETE_SECONDS = 5.0
 
 
-class Cluster:
+class KubernetesCluster:
     """State shared by all sandboxes of a process with equal `ClusterOptions`."""
 
     def __init__(self, options: ClusterOptions) -> None:
@@ -90,7 +90,7 @@ class Cluster:
         return True
 
     def _run(self, watch: PodWatch) -> None:
-        while self._wanted(watch):
+        while self._is_wanted(watch):
             with self._lock:
                 soon = bool(self._doomed) or not self._next_sweep
             try:
@@ -103,7 +103,7 @@ class Cluster:
                 log.exception("the watching thread of namespace %s failed; retrying", self.namespace)
                 NEVER.wait(1.0)
 
-    def _wanted(self, watch: PodWatch) -> bool:
+    def _is_wanted(self, watch: PodWatch) -> bool:
         with self._lock:
             return self._watch is watch and not self._rest()
 
@@ -187,11 +187,11 @@ class Cluster:
     def _pause(self, attempt: int, error: ApiError) -> float:
         """Return seconds until the next attempt: the server's Retry-After, else exponential with jitter."""
         if error.retry_after is not None:
-            return jittered(error.retry_after, 1.0, 1.2)
+            return add_jitter(error.retry_after, 1.0, 1.2)
         if error.status == 0 and attempt == 0:
-            return jittered(0.5, 0.0)  # most likely only the reply was lost
+            return add_jitter(0.5, 0.0)  # most likely only the reply was lost
         first, most = self.options.backoff
-        return jittered(min(most, first * 2.0**attempt), 0.7)
+        return add_jitter(min(most, first * 2.0**attempt), 0.7)
 
     # --- readiness --------------------------------------------------------------------------------------------
 
@@ -216,11 +216,11 @@ class Cluster:
                 waits_since = None
             slow = judged.reason != "timeout"  # an image, a queue or room on a node
             log.log(logging.INFO if slow else logging.DEBUG, "pod %s waits: %s", view.name, judged.why)
-            if not self._changed(view, seen, until, cancelled):
+            if not self._wait_changed(view, seen, until, cancelled):
                 text = f"pod {view.name} did not start in time: {judged.why}"
                 raise SandboxStartError(text, reason=judged.reason, retryable=True, detail=self._events(view))
 
-    def _changed(self, view: PodView, seen: Object, until: float, cancelled: threading.Event) -> bool:
+    def _wait_changed(self, view: PodView, seen: Object, until: float, cancelled: threading.Event) -> bool:
         try:
             return view.wait(lambda: view.pod is not seen or view.gone or cancelled.is_set(), until)
         except ApiError as error:
@@ -256,7 +256,7 @@ class Cluster:
                 break
             except ApiError as error:
                 _judge(view, cancelled)  # tells more if the pod has ended meanwhile
-                pause = jittered(min(5.0, 0.2 * 2**attempt), 0.7)
+                pause = add_jitter(min(5.0, 0.2 * 2**attempt), 0.7)
                 if not error.transient or time.monotonic() + pause > deadline:
                     text = f"cannot attach to pod {view.name}" + (
                         ": the verbs get and create on pods/attach are needed" if error.status == 403 else ""
@@ -365,16 +365,16 @@ def _judge(view: PodView, cancelled: threading.Event) -> Literal["ready"] | Wait
 
 
 _LOCK = threading.Lock()
-_CLUSTERS: dict[tuple[object, ...], Cluster] = {}
+_CLUSTERS: dict[tuple[object, ...], KubernetesCluster] = {}
 """Clusters in use, by this process's id: a fork must not share connections with its parent."""
 
 
-def shared_cluster(options: ClusterOptions) -> Cluster:
-    """Return this process's `Cluster` for the options, with `enter` called."""
+def shared_cluster(options: ClusterOptions) -> KubernetesCluster:
+    """Return this process's `KubernetesCluster` for the options, with `enter` called."""
     key = (os.getpid(), *(getattr(options, name) for name in ClusterOptions.model_fields))
     with _LOCK:
         cluster = _CLUSTERS.get(key)
         if cluster is None:
-            cluster = _CLUSTERS[key] = Cluster(options)
+            cluster = _CLUSTERS[key] = KubernetesCluster(options)
         cluster.enter()
         return cluster

@@ -97,7 +97,7 @@ def pod(spec: SandboxSpec, options: KubernetesOptions, *, name: str, image: str,
         NETWORK: spec.network,
         **({QUEUE_NAME: options.queue_name} if options.queue_name else {}),
     }
-    leases = {TTL: str(_whole(spec.ttl)), START_TIMEOUT: str(_whole(spec.start_timeout))}
+    leases = {TTL: str(_round_seconds(spec.ttl)), START_TIMEOUT: str(_round_seconds(spec.start_timeout))}
     metadata: Object = {
         "name": name,
         "labels": labels,
@@ -124,7 +124,7 @@ def _pod_spec(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Obje
         security |= {"runAsUser": uid, "runAsNonRoot": uid != 0}
     return {
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": _whole(spec.ttl + spec.start_timeout + 1),
+        "activeDeadlineSeconds": _round_seconds(spec.ttl + spec.start_timeout + 1),
         "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -233,7 +233,7 @@ def _resources(spec: SandboxSpec, requests: Mapping[str, str]) -> Object:
     return {"limits": limits, "requests": {**reserved, **requests}}
 
 
-def _whole(seconds: float) -> int:
+def _round_seconds(seconds: float) -> int:
     """Return whole seconds, up to the API's maximum."""
     return int(min(seconds, 2**31 - 1))
 

@@ -10,7 +10,7 @@ from ..guard import Guard, keep_removing
 from .api import Api, ApiError, Object, pods_path
 from .manifest import MANAGED_BY, MANAGER, RUN
 from .options import ClusterOptions
-from .status import expired
+from .status import is_expired
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def sweep_pods(api: Api, namespace: str, *, older_than: float) -> list[str]:
     """
     swept = []
     for pod in list_pods(api, namespace, {MANAGED_BY: MANAGER}):
-        if expired(pod, now=api.now(), older_than=older_than):
+        if is_expired(pod, now=api.now(), older_than=older_than):
             metadata = pod["metadata"]
             delete_pod(api, namespace, metadata["name"], uid=metadata["uid"], timeout=REQUEST_SECONDS)
             swept.append(metadata["name"])

@@ -43,7 +43,7 @@ UNPLUG = "unplug"
 Judgement = Literal["ready"] | Waiting | SandboxStartError
 
 
-def _fatal(what: str, reason: str, detail: str, *, retryable: bool = False) -> SandboxStartError:
+def _make_start_error(what: str, reason: str, detail: str, *, retryable: bool = False) -> SandboxStartError:
     return SandboxStartError(what, reason=reason, retryable=retryable, detail=detail)
 
 
@@ -100,11 +100,11 @@ def judge(pod: Object) -> Judgement:
     if status.get("phase") in ("Failed", "Succeeded"):
         return _judge_end(name, status)
     if "deletionTimestamp" in pod["metadata"]:
-        return _fatal(f"pod {name} was deleted while it started", "unknown", "", retryable=True)
+        return _make_start_error(f"pod {name} was deleted while it started", "unknown", "", retryable=True)
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     if conditions.get("DisruptionTarget", {}).get("status") == "True":
         message = conditions["DisruptionTarget"].get("message", "")
-        return _fatal(f"pod {name} was preempted while it started", "capacity", message, retryable=True)
+        return _make_start_error(f"pod {name} was preempted while it started", "capacity", message, retryable=True)
     for container in _containers(status):
         state = container.get("state") or {}
         if "running" in state:
@@ -137,12 +137,12 @@ def _judge_init_containers(name: str, status: Object) -> Judgement | None:
 def _judge_init_exit(name: str, container: str, image: str, ended: Object) -> SandboxStartError:
     detail = ended.get("message") or ""
     if container == PORTABLE_PYTHON:
-        return _fatal(f"pod {name}: python_image {image} has no usable Python 3", "image", detail)
+        return _make_start_error(f"pod {name}: python_image {image} has no usable Python 3", "image", detail)
     if "Operation not permitted" in detail:
         text = (
             f"pod {name} may not take its network down: close it by a NetworkPolicy and set the option network=policy"
         )
-        return _fatal(text, "setup", detail)
+        return _make_start_error(text, "setup", detail)
     return _judge_exit(name, ended)
 
 
@@ -150,14 +150,14 @@ def _judge_waiting(name: str, waiting: Object, image: str) -> Judgement:
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     if reason in WAITING_IS_FATAL:
         kind, words = WAITING_IS_FATAL[reason]
-        return _missing_program(name, message) or _fatal(f"pod {name}: {words} ({reason})", kind, message)
+        return _missing_program(name, message) or _make_start_error(f"pod {name}: {words} ({reason})", kind, message)
     if reason in PULL_PROBLEMS:
         lowered = message.lower()
         if any(words in lowered for words in PULL_IS_LIMITED):
             return Waiting(f"the registry of image {image} limits the rate: {message}", "rate_limit")
         if any(words in lowered for words in PULL_IS_FATAL):
             text = f"pod {name}: image {image} cannot be pulled. Check its name and image_pull_secrets"
-            return _fatal(text, "image", message)
+            return _make_start_error(text, "image", message)
         return Waiting(f"image {image} is not pulled yet: {message or reason}", "image")
     return Waiting(f"the container is being created ({message or reason or 'no reason given'})")
 
@@ -180,25 +180,27 @@ def _judge_end(name: str, status: Object) -> SandboxStartError:
             if ended := (container.get("state") or {}).get("terminated"):
                 return _judge_exit(name, ended)
     text = f"pod {name} ended before it was ready ({reason or status['phase']})"
-    return _fatal(text, END_IS_RETRYABLE.get(reason, "unknown"), message, retryable=True)
+    return _make_start_error(text, END_IS_RETRYABLE.get(reason, "unknown"), message, retryable=True)
 
 
 def _judge_exit(name: str, ended: Object) -> SandboxStartError:
     reason, message = ended.get("reason") or "", ended.get("message") or ""
     if ended.get("exitCode") == NO_PYTHON:
         text = f"pod {name}: the image has no Python 3. The option 'python_image' copies one into it"
-        return _fatal(text, "image", message)
+        return _make_start_error(text, "image", message)
     if reason == "OOMKilled":
-        return _fatal(f"pod {name}: memory_mb is too small to start", "setup", message)
+        return _make_start_error(f"pod {name}: memory_mb is too small to start", "setup", message)
     text = f"pod {name}: the container exited before it was used ({reason}, exit code {ended.get('exitCode')})"
-    return _missing_program(name, message) or _fatal(
+    return _missing_program(name, message) or _make_start_error(
         text, "setup", message, retryable=reason in ("Completed", "ContainerStatusUnknown")
     )
 
 
 def _missing_program(name: str, message: str) -> SandboxStartError | None:
     if "executable file not found" in message or "no such file or directory" in message:
-        return _fatal(f"pod {name}: the image lacks /bin/sh or Python 3, which a sandbox needs", "image", message)
+        return _make_start_error(
+            f"pod {name}: the image lacks /bin/sh or Python 3, which a sandbox needs", "image", message
+        )
     return None
 
 
@@ -248,7 +250,7 @@ def judge_refusal(error: ApiError) -> Waiting | SandboxStartError:
         return Waiting("the API server limits the rate", "rate_limit")
     if error.transient or error.status == 409:
         return Waiting("the API server failed", "unknown")
-    return _fatal(f"the cluster refused to create a pod: {_advice(error)}", "setup", str(error))
+    return _make_start_error(f"the cluster refused to create a pod: {_advice(error)}", "setup", str(error))
 
 
 def _advice(error: ApiError) -> str:
@@ -277,7 +279,7 @@ START_TIMEOUT = "swe-gym/start-timeout"
 Both count from `creationTimestamp`, so only the API server's clock matters."""
 
 
-def expired(pod: Object, *, now: float, older_than: float) -> bool:
+def is_expired(pod: Object, *, now: float, older_than: float) -> bool:
     """Return whether a pod is abandoned.
 
     Args:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from ..gates import jittered
+from ..gates import add_jitter
 from .api import Api, ApiError, Object, Watching, pods_path
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class PodWatch:
         if error.status in (401, 403):
             self._tell_problem(error)
         if not expired:
-            self._stopped.wait(jittered(min(LONGEST_PAUSE, 0.2 * 2**self._failures)))
+            self._stopped.wait(add_jitter(min(LONGEST_PAUSE, 0.2 * 2**self._failures)))
         self._failures = min(self._failures + 1, 10)
 
     def _list(self) -> None:

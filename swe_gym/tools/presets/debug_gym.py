@@ -14,7 +14,7 @@ from ..grep import search, summary
 from ..listdir import list_folder
 from ..pdb import Pdb
 from ..rewrite import rewrite
-from ..shell import ENDING_ROOM, capped, run_command
+from ..shell import ENDING_ROOM, cap_timeout, run_command
 from ..text import bound, harmless
 from ..view import HEADER_ROOM, choose_window, more_lines, open_for_view
 
@@ -38,7 +38,7 @@ def bash(
     Every call is a new shell that starts in the repository: a directory change or a variable does not last to the next
     call, so join such steps with &&. There is no input. A command is stopped after `timeout` seconds, 30 by default.
     """
-    ran = run_command(context, command, timeout=capped(timeout, MAX_BASH_TIMEOUT))
+    ran = run_command(context, command, timeout=cap_timeout(timeout, MAX_BASH_TIMEOUT))
     output = ran.output(context.max_output - ENDING_ROOM)
     if ran.result.ok:
         text = output or "The command was successful and printed nothing."

@@ -10,7 +10,7 @@ from ...types import ToolResult
 from ..base import ToolContext, tool
 from ..document import Document
 from ..edit import FileText, NewStr
-from ..editing import numbered
+from ..editing import number_lines
 from ..grep import search as grep_lines
 from ..shell import DEFAULT_TIMEOUT, ENDING_ROOM, run_command
 from ..text import bound, clean, harmless
@@ -59,7 +59,7 @@ class FileEditor(FileEditorTool):
         line; `undo_edit` takes back the last change.
         """
         if command == "view":
-            text = "" if view_range is not None else _condensed_view(context, path, concise)
+            text = "" if view_range is not None else _condense(context, path, concise)
             text = text or view_path(context, path, view_range, only_python=python_only)
         else:
             text = self._change(context, command, path, (old_str, new_str, insert_line, file_text))
@@ -67,7 +67,7 @@ class FileEditor(FileEditorTool):
         return ToolResult(text=f"Execution output of [file_editor]:\n{text}")
 
 
-def _condensed_view(context: ToolContext, path: str, concise: bool | None) -> str:
+def _condense(context: ToolContext, path: str, concise: bool | None) -> str:
     """Return a condensed view of a long Python file; empty for anything else."""
     document = open_for_view(context, path) if path.endswith(".py") else None
     if document is None or not (document.line_count > CONDENSE_FROM if concise is None else concise):
@@ -88,11 +88,11 @@ def condense(document: Document) -> str:
     for first, last in bodies:
         if first >= line and last - first + 1 >= SHORT_BODY:  # an inner function is elided with the outer one
             parts += [
-                numbered(document.lines(line, first - 1), line),
+                number_lines(document.lines(line, first - 1), line),
                 f"{first:6}\t... lines {first}-{last} elided ...\n",
             ]
             line = last + 1
-    return "".join([*parts, numbered(document.lines(line, document.line_count), line)])
+    return "".join([*parts, number_lines(document.lines(line, document.line_count), line)])
 
 
 def _bodies(source: str) -> Iterator[tuple[int, int]]:

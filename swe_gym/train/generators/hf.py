@@ -65,7 +65,7 @@ class HfGenerator:
             cache = {name: out[name]}
             logits = out.logits[0, -1].float().cpu()
             distribution = (logits / (temperature or 1.0)).log_softmax(-1)
-            token = _drawn(distribution, temperature, draw)
+            token = _draw(distribution, temperature, draw)
             ids.append(token)
             logprobs.append(float(distribution[token]))
             if token in self._ends:
@@ -82,7 +82,7 @@ class HfGenerator:
         self._closed = True
 
 
-def _drawn(distribution: Tensor, temperature: float, draw: torch.Generator) -> int:
+def _draw(distribution: Tensor, temperature: float, draw: torch.Generator) -> int:
     if temperature == 0:
         return int(distribution.argmax())
     return int(torch.multinomial(distribution.exp(), 1, generator=draw))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from ..model import PolicyModel
-from .weight_sync import Call, described
+from .weight_sync import Call, describe_weights
 
 GROUP_BYTES = 1 << 30
 """Bytes of weights to copy at a time. A larger weight is copied alone."""
@@ -41,7 +41,11 @@ class IpcSync:
         call("POST", "/start_weight_update", {})
         for group in _groups(self._model.weights()):
             copies = {name: weight.detach().clone().contiguous() for name, weight in group.items()}
-            call("POST", "/update_weights", {"update_info": {**described(copies), "ipc_handles_pickled": _at(copies)}})
+            call(
+                "POST",
+                "/update_weights",
+                {"update_info": {**describe_weights(copies), "ipc_handles_pickled": _at(copies)}},
+            )
         call("POST", "/finish_weight_update", {"weight_version": str(version)})
         torch.cuda.ipc_collect()  # frees what the server released
 

@@ -13,7 +13,7 @@ from ...errors import MissingDependency, PolicyError, SweGymError
 from ...threads import in_thread
 from ...types import JsonObject
 from ..model import PolicyModel
-from .weight_sync import Call, described
+from .weight_sync import Call, describe_weights
 
 if TYPE_CHECKING:
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
@@ -44,8 +44,8 @@ class NcclSync:
             self._join(call)
         weights = self._model.weights()
         call("POST", "/start_weight_update", {})
-        coming = {"update_info": described(weights)}
-        _together(lambda: call("POST", "/update_weights", coming), lambda: self._broadcast(weights))
+        coming = {"update_info": describe_weights(weights)}
+        _run_together(lambda: call("POST", "/update_weights", coming), lambda: self._broadcast(weights))
         call("POST", "/finish_weight_update", {"weight_version": str(version)})
 
     def _join(self, call: Call) -> None:
@@ -64,7 +64,7 @@ class NcclSync:
             with torch.cuda.device(self._device()):  # a new thread uses the first GPU
                 self._group = trainer_init(place)
 
-        _together(lambda: call("POST", "/init_weight_transfer_engine", invitation), join)
+        _run_together(lambda: call("POST", "/init_weight_transfer_engine", invitation), join)
         if self._group.disabled:  # vLLM only logs it
             self._group = None
             raise PolicyError("vLLM could not load NCCL in the trainer: see vLLM's log", reason="server")
@@ -80,7 +80,7 @@ class NcclSync:
         return device
 
 
-def _together(*calls: Callable[[], object]) -> None:
+def _run_together(*calls: Callable[[], object]) -> None:
     """Run calls that wait for each other until all return or one fails.
 
     The threads are daemons: one whose counterpart failed cannot be stopped and must not block the exit.

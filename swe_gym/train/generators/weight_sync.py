@@ -137,7 +137,7 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
     return [name.strip() for name in named.split(",")]
 
 
-def described(weights: Mapping[str, Tensor]) -> JsonObject:
+def describe_weights(weights: Mapping[str, Tensor]) -> JsonObject:
     """Return names, types and shapes of weights as vLLM's API expects them."""
     return {
         "names": list(weights),

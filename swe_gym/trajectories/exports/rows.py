@@ -78,13 +78,13 @@ def row_schema() -> object:
     pa = load_arrow()
     text, integer, real, truth = pa.string(), pa.int64(), pa.float64(), pa.bool_()
     turn = {
-        **_typed(text, "action thought tool observation"),
+        **_make_types(text, "action thought tool observation"),
         "reward": real,
-        **_typed(truth, "terminated truncated"),
+        **_make_types(truth, "terminated truncated"),
         "seconds": real,
-        **_typed(text, "arguments info"),
+        **_make_types(text, "arguments info"),
         "policy_seconds": real,
-        **_typed(integer, "parent prompt_tokens completion_tokens"),
+        **_make_types(integer, "parent prompt_tokens completion_tokens"),
     }
     segment = {
         "token_ids": pa.list_(pa.int32()),
@@ -95,22 +95,22 @@ def row_schema() -> object:
         "side_call": truth,
     }
     columns = {
-        **_typed(text, "task_id repo"),
-        **_typed(integer, "attempt tries"),
-        **_typed(text, "config_hash experiment env_id"),
+        **_make_types(text, "task_id repo"),
+        **_make_types(integer, "attempt tries"),
+        **_make_types(text, "config_hash experiment env_id"),
         "seed": integer,
-        **_typed(text, "started observation outcome reason"),
-        **_typed(truth, "reward_valid resolved"),
+        **_make_types(text, "started observation outcome reason"),
+        **_make_types(truth, "reward_valid resolved"),
         "reward": real,
-        **_typed(text, "patch policy model sampling"),
-        **_typed(integer, "prompt_tokens completion_tokens"),
-        **_typed(real, "cost total_seconds"),
-        **_typed(text, "env info tools messages"),
+        **_make_types(text, "patch policy model sampling"),
+        **_make_types(integer, "prompt_tokens completion_tokens"),
+        **_make_types(real, "cost total_seconds"),
+        **_make_types(text, "env info tools messages"),
         "turns": pa.list_(pa.struct(list(turn.items()))),
         "segments": pa.list_(pa.struct(list(segment.items()))),
     }
     return pa.schema(list(columns.items()))
 
 
-def _typed(kind: object, names: str) -> JsonObject:
+def _make_types(kind: object, names: str) -> JsonObject:
     return dict.fromkeys(names.split(), kind)

@@ -7,9 +7,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from ...door import load as _load
 from ...errors import UsageError, wrong_fields
 from ...lines import whole_lines
 from ...registry import Registry
@@ -18,7 +20,16 @@ from ...types import JsonObject
 from ..records import kind_of, parse_line
 from ..trajectory import Trajectory
 
-__all__ = ["IMPORTERS", "Importer", "import_trajectories"]
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .chat import text_of as text_of
+
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)
+
+
+__all__ = ["IMPORTERS", "Importer", "import_trajectories", "text_of"]
 
 MOST_CHARS = 300
 """Characters of an error that are shown: some errors repeat the whole row."""

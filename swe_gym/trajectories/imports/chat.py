@@ -5,9 +5,8 @@ import json
 import math
 from collections.abc import Sequence
 
-from ...actions import FORMATS, render_call
-from ...actions.scan import Found, TooManyCalls, find_calls
-from ...tables import decoded
+from ...actions import FORMATS, FoundCall, TooManyCalls, find_calls, render_call
+from ...tables import decode_column
 from ...types import Json, JsonObject, ToolCall, ToolSpec
 from ..trajectory import PolicyInfo, Trajectory, Turn
 
@@ -24,7 +23,7 @@ def from_messages(row: JsonObject, name: str) -> Trajectory:
     Raises:
         KeyError, TypeError, ValueError: The row does not have this format.
     """
-    messages = [_plain(message) for message in decoded(row["messages"]) or ()]
+    messages = [_drop_empty(message) for message in decode_column(row["messages"]) or ()]
     starts = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     opening = messages[: starts[0]] if starts else messages
     bounds = zip(starts, [*starts[1:], len(messages)], strict=True)
@@ -37,9 +36,9 @@ def from_messages(row: JsonObject, name: str) -> Trajectory:
         task_id=str(row.get("task_id") or row.get("instance_id") or name),
         attempt=int(row.get("attempt") or 0),
         policy=PolicyInfo(model=str(row.get("model") or "")),
-        tools=tuple(tool_spec(spec) for spec in decoded(row.get("tools")) or ()),
+        tools=tuple(tool_spec(spec) for spec in decode_column(row.get("tools")) or ()),
         observation="\n\n".join(text_of(message) for message in opening if message["role"] == "user"),
-        turns=ended(turns, reward=reward, submitted=True) if known else tuple(turns),
+        turns=end_episode(turns, reward=reward, submitted=True) if known else tuple(turns),
         messages=tuple(messages),
         outcome="submitted" if known else "running",
         reason="submit" if known else "",
@@ -59,13 +58,13 @@ def number(value: Json) -> float | None:
     return None if found is None or not math.isfinite(found) else found
 
 
-def ended(turns: Sequence[Turn], *, reward: float, submitted: bool) -> tuple[Turn, ...]:
+def end_episode(turns: Sequence[Turn], *, reward: float, submitted: bool) -> tuple[Turn, ...]:
     """Return the turns of a finished episode, with its reward in the last one."""
     last = {"reward": reward, "terminated": submitted, "truncated": not submitted}
     return (*turns[:-1], *(turn.model_copy(update=last) for turn in turns[-1:]))
 
 
-def _plain(message: JsonObject) -> JsonObject:
+def _drop_empty(message: JsonObject) -> JsonObject:
     """Return the message without fields that are None because all rows of a table have the same fields."""
     return {key: value for key, value in message.items() if value is not None or key in ("role", "content")}
 
@@ -89,7 +88,7 @@ def _formats(spoken: Sequence[JsonObject]) -> tuple[str, ...]:
     return others if any(first_call(text_of(message), others) for message in spoken) else FENCES
 
 
-def first_call(text: str, formats: Sequence[str]) -> Found | None:
+def first_call(text: str, formats: Sequence[str]) -> FoundCall | None:
     """Return the first valid call in a text, in one of these formats."""
     try:
         found = find_calls(text, formats).found

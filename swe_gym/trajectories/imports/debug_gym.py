@@ -3,7 +3,7 @@
 from ...actions import render_call
 from ...types import JsonObject, ToolCall
 from ..trajectory import PolicyInfo, Trajectory, Turn, Usage
-from .chat import ended, text_of, tool_spec
+from .chat import end_episode, text_of, tool_spec
 
 NO_CALL = "empty_tool_response"
 """Name of a missing tool call in newer versions."""
@@ -30,7 +30,7 @@ def from_debug_gym(row: JsonObject, name: str) -> Trajectory:
         tools=tuple(tool_spec(spec) for spec in row.get("tools") or ()),
         seed=config.get("random_seed"),
         observation="\n\n".join(filter(None, [text_of(first.get("problem_message") or {}), first["obs"]])),
-        turns=ended(turns, reward=float(success), submitted=success),
+        turns=end_episode(turns, reward=float(success), submitted=success),
         outcome="submitted" if success else "agent_limit",
         reason="submit" if success else "turns",
         reward_valid=True,

@@ -2,7 +2,7 @@
 
 from ...types import JsonObject
 from ..trajectory import PolicyInfo, Trajectory, Turn, Usage
-from .chat import ended, first_call, number
+from .chat import end_episode, first_call, number
 
 _OUTCOMES = {
     "agent": ("submitted", "submit"),
@@ -36,7 +36,7 @@ def from_r2e(row: JsonObject, name: str) -> Trajectory:
         experiment=str(row.get("exp_name") or ""),
         policy=PolicyInfo(name="r2e-gym", model=str(agent.get("llm_name") or "")),
         observation=row["problem_statement"],
-        turns=ended(turns, reward=worth, submitted=outcome == "submitted"),
+        turns=end_episode(turns, reward=worth, submitted=outcome == "submitted"),
         outcome=outcome,
         reason=reason,
         reward_valid=valid,

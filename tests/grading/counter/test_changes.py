@@ -140,7 +140,7 @@ def check(body: str, head: str = "", seeds: int = 5, **product: object) -> list[
     for change in found:
         for seed in range(seeds):
             edit = change.edit(Random(seed))
-            changed = source.edited([edit])
+            changed = source.apply_edits([edit])
             assert changed != data, change
             with pytest.raises(BaseException) as failure:  # noqa: PT011 - every end but a pass is a failure
                 run(changed, product)
@@ -511,6 +511,6 @@ def test_tests_that_cannot_be_changed_have_no_changes() -> None:
 def test_appended_statement_has_the_tests_indentation(body: str, indentation: str) -> None:
     source = Source(f"def test():\n{indentation}{body.format(indentation)}\nx = 1\n".encode())
     for change in changes(source.functions[("test",)], source):
-        changed = Source(source.edited([change.edit(Random(1))]))
+        changed = Source(source.apply_edits([change.edit(Random(1))]))
         assert len(changed.functions[("test",)].body) == len(source.functions[("test",)].body) + 1
         assert len(changed.tree.body) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swe_gym.grading.counter.finding import Finder, Place
+from swe_gym.grading.counter.finding import Finder, FunctionPlace
 from swe_gym.grading.ids import ParsedId, parse_id
 from swe_gym.sandboxes.fake import FakeSandbox
 from swe_gym.types import Oracle
@@ -87,7 +87,7 @@ def finder(oracle: Oracle | None = None) -> Finder:
     ],
 )
 def test_a_test_is_found(test: str, path: str, names: str) -> None:
-    assert finder().place(test) == Place(path, tuple(names.split(".")))
+    assert finder().place(test) == FunctionPlace(path, tuple(names.split(".")))
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_files_of_the_test_patch_and_of_the_command_are_near() -> None:
         "diff --git a/tests/base.py b/tests/base.py\n--- a/tests/base.py\n+++ b/tests/base.py\n@@ -1 +1 @@\n-x\n+y\n"
     )
     named = finder(Oracle(test_patch=patch, test_cmd="./runtests.py lib/pkg/tests/test_near.py"))
-    assert named.place("test_from_base") == Place("tests/base.py", ("Base", "test_from_base"))
-    assert named.place("test_g") == Place("lib/pkg/tests/test_near.py", ("test_g",))
+    assert named.place("test_from_base") == FunctionPlace("tests/base.py", ("Base", "test_from_base"))
+    assert named.place("test_g") == FunctionPlace("lib/pkg/tests/test_near.py", ("test_g",))
     assert named.place("test_d") is None
 
 
@@ -137,7 +137,7 @@ def test_generated_tests_are_those_of_the_only_function_within_another_that_asse
     sandbox = FakeSandbox(files=dict(files), replies=[{"match": "find", "stdout": "./tests/test_gen.py\n"}])
     sandbox.start()
     found = Finder(Oracle(test_files=files), sandbox)
-    place = Place("tests/test_gen.py", ("add", "run"))
+    place = FunctionPlace("tests/test_gen.py", ("add", "run"))
     assert found.place("tests/test_gen.py::T::test_1") == place
     assert found.place("test_gen.T.test_1") == place
     assert found.place("tests/test_none.py::T::test_1") is None

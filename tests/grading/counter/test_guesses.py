@@ -15,7 +15,7 @@ def drawn(body: str, seed: int) -> tuple[list[str], int]:
     """The changed texts of a function, and the effective number of texts."""
     source = Source(f"def test_one():\n    {body}\n".encode())
     found = draw_texts(source.function(("test_one",)), source, Random(seed), COUNT)
-    return [source.edited(text.edits).decode() for text in found.texts], found.effective
+    return [source.apply_edits(text.edits).decode() for text in found.texts], found.effective
 
 
 @pytest.mark.parametrize("value", [0, 1, 7, 8, 12, 640, 1000, 70_300])

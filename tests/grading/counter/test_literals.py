@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_gym.grading.counter.literals import any_number, changeable, other_literal, whole_other_text
+from swe_gym.grading.counter.literals import any_number, changeable, draw_other_literal, draw_whole_other_text
 
 UNTIMED = settings(deadline=None)
 """Other tests run beside these: how long an example takes says nothing."""
@@ -84,7 +84,7 @@ def prefix(text: str) -> str:
 @UNTIMED
 @given(NUMBERS, SEEDS)
 def test_another_number_has_the_same_type_and_notation(text: str, seed: int) -> None:
-    other = other_literal(parsed(text), text, WORDS, Random(seed))
+    other = draw_other_literal(parsed(text), text, WORDS, Random(seed))
     assert type(value(other)) is type(value(text))
     assert value(other) != value(text)
     based = text[:2].lower() in ("0x", "0o", "0b")
@@ -94,7 +94,7 @@ def test_another_number_has_the_same_type_and_notation(text: str, seed: int) -> 
 @UNTIMED
 @given(TEXTS, SEEDS)
 def test_another_text_has_the_same_type_and_prefix(text: str, seed: int) -> None:
-    other = other_literal(parsed(text), text, WORDS, Random(seed))
+    other = draw_other_literal(parsed(text), text, WORDS, Random(seed))
     assert type(value(other)) is type(value(text))
     assert value(other) != value(text)
     assert prefix(other) == prefix(text)
@@ -110,7 +110,7 @@ def test_changed_literals_parse(text: str, seed: int) -> None:
     assert found is not None
     segment = ast.get_source_segment(f"({text}\n)", found)
     assert segment
-    other = other_literal(found, segment, WORDS, Random(seed))
+    other = draw_other_literal(found, segment, WORDS, Random(seed))
     assert ast.dump(parsed(other)) != ast.dump(parsed(segment))
     whole = text.replace(segment, other) if text.count(segment) == 1 else other
     parsed(whole)
@@ -124,15 +124,15 @@ def test_changes_are_random(text: str) -> None:
     assert found is not None
     segment = ast.get_source_segment(f"({text}\n)", found)
     assert segment
-    drawn = [other_literal(found, segment, WORDS, Random(seed)) for seed in range(40)]
-    assert drawn == [other_literal(found, segment, WORDS, Random(seed)) for seed in range(40)]
+    drawn = [draw_other_literal(found, segment, WORDS, Random(seed)) for seed in range(40)]
+    assert drawn == [draw_other_literal(found, segment, WORDS, Random(seed)) for seed in range(40)]
     assert len(set(drawn)) == 1 if text == "True" else len(set(drawn)) > 3
 
 
 @UNTIMED
 @given(SEEDS, st.sampled_from(["'a b'", "'ab'", "b'a'", "rb'''a b'''", "re.escape(x)", "x"]))
 def test_whole_other_text_consists_of_the_files_words(seed: int, text: str) -> None:
-    other = value(whole_other_text(text, WORDS, Random(seed)))
+    other = value(draw_whole_other_text(text, WORDS, Random(seed)))
     assert isinstance(other, bytes if "b'" in text[:3] else str)
     joined = other.decode() if isinstance(other, bytes) else str(other)
     assert set(joined.replace("_", " ").split()) <= set(WORDS)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.grading.counter.finding import Finder, Place
+from swe_gym.grading.counter.finding import Finder, FunctionPlace
 from swe_gym.grading.counter.plan import (
     MOST_TEXTS,
     NO_CHANGE,
     NOT_FOUND,
+    CounterGroup,
     CounterOptions,
     CounterPlan,
-    Group,
     plan_counters,
 )
 from swe_gym.sandboxes.fake import FakeSandbox
@@ -56,7 +56,7 @@ def plan(
     return plan_counters(finder, ids[0], ids[1], Random(seed), CounterOptions(**options))
 
 
-def names_of(*groups: Group) -> list[str]:
+def names_of(*groups: CounterGroup) -> list[str]:
     return [test.removeprefix("t.py::") for group in groups for test in group.tests]
 
 
@@ -149,7 +149,7 @@ def test_nested_functions_and_known_tests_are_not_forked() -> None:
 def test_callers_are_the_functions_that_mention_a_function() -> None:
     found = plan(["test_line", "test_0"])
     by_name = {names_of(group)[0]: found.callers(number) for number, group in enumerate(found.groups)}
-    assert by_name == {"test_line": (Place("t.py", ("test_caller",)),), "test_0": ()}
+    assert by_name == {"test_line": (FunctionPlace("t.py", ("test_caller",)),), "test_0": ()}
 
 
 def test_files_differ_only_in_changed_functions() -> None:

@@ -5,7 +5,7 @@ from textwrap import indent
 
 import pytest
 
-from swe_gym.grading.counter.reach import reached
+from swe_gym.grading.counter.reach import walk_reached
 from swe_gym.grading.counter.source import Source
 
 REACHED = [
@@ -84,7 +84,7 @@ MODULE = "GIVEN = [1]\nEMPTY = []\nLATER = [1]\nLATER = f()\ngiven = [1]\n"
 
 def is_reached(body: str, keyword: str = "def") -> bool:
     source = Source(f"{MODULE}{keyword} test(self, given, p=1):\n{indent(body, '    ')}\n".encode())
-    found = reached(source.functions[("test",)], source)
+    found = walk_reached(source.functions[("test",)], source)
     return any(isinstance(node, ast.Assert) and source.text_of(node) == "assert X" for node in found)
 
 
@@ -113,5 +113,5 @@ def test_coroutines_are_changed_too(body: str, expected: bool) -> None:
 
 def test_the_order_is_that_of_the_text() -> None:
     source = Source(b"def test():\n    a()\n    with b():\n        c()\n    d()\n")
-    found = reached(source.functions[("test",)], source)
+    found = walk_reached(source.functions[("test",)], source)
     assert [node.lineno for node in found] == [2, 3, 4, 5]

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from swe_gym.grading.counter.changes import changes
-from swe_gym.grading.counter.source import Edit, Source, parse
+from swe_gym.grading.counter.source import Source, TextEdit, parse
 
 HERE = Path(__file__).parents[2]
 SAMPLE = 8
@@ -47,7 +47,7 @@ def test_every_change_gives_another_file_that_parses(path: Path) -> None:
     all_at_once(source, random)
 
 
-def changed_alone(source: Source, function: ast.stmt, edit: Edit) -> bytes:
+def changed_alone(source: Source, function: ast.stmt, edit: TextEdit) -> bytes:
     """The function as changed, without the rest of the file: to parse that every time would take long."""
     end = source.span(function)[1]
     start = source.span(function)[0] - len(source.before(function).encode())
@@ -59,7 +59,7 @@ def changed_alone(source: Source, function: ast.stmt, edit: Edit) -> bytes:
 
 def all_at_once(source: Source, random: Random) -> None:
     best = [found[0] for function in source.functions.values() if (found := changes(function, source))]
-    changed = Source(source.edited(change.edit(random) for change in best))
+    changed = Source(source.apply_edits(change.edit(random) for change in best))
     assert list(changed.functions) == list(source.functions)
     differing = [
         name for name in source.functions if ast.dump(source.functions[name]) != ast.dump(changed.functions[name])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from test_texts import source_of
 
-from swe_gym.grading.counter.singles import singles
+from swe_gym.grading.counter.singles import find_singles
 
 BODIES = [
     """assert f(1) == 1
@@ -66,10 +66,10 @@ def passes(text: str, **names: Any) -> bool:
 @pytest.mark.parametrize("body", BODIES)
 def test_each_assertion_fails_alone(body: str) -> None:
     source = source_of(body)
-    found = list(singles(source.function(("test",)), source))
+    found = list(find_singles(source.function(("test",)), source))
     numbers = {node.value for node in ast.walk(source.tree) if isinstance(node, ast.Constant) and node.value}
     for wrong in numbers:
-        ends = {line: passes(source.edited(edits).decode(), f=Product({wrong})) for line, edits in found}
+        ends = {line: passes(source.apply_edits(edits).decode(), f=Product({wrong})) for line, edits in found}
         lines = [node.lineno for node in ast.walk(source.tree) if is_about(node, wrong)]
         assert {line for line, passed in ends.items() if not passed} <= set(lines)
         assert not any(ends.get(line) for line in lines)
@@ -85,16 +85,16 @@ def is_about(node: ast.AST, number: int) -> bool:
 
 def test_what_an_assertion_waits_for_is_not_dropped() -> None:
     source = source_of("with self.assertRaises(ValueError):\n    f(-1)\nassert f(1) == 1")
-    found = dict(singles(source.function(("test",)), source))
+    found = dict(find_singles(source.function(("test",)), source))
     assert sorted(found) == [2, 4]
-    assert passes(source.edited(found[2]).decode(), f=Product({1}))
-    assert not passes(source.edited(found[2]).decode(), f=abs)
-    assert passes(source.edited(found[4]).decode(), f=abs)
+    assert passes(source.apply_edits(found[2]).decode(), f=Product({1}))
+    assert not passes(source.apply_edits(found[2]).decode(), f=abs)
+    assert passes(source.apply_edits(found[4]).decode(), f=abs)
 
 
 def test_statements_that_share_a_line_stay() -> None:
     source = source_of("assert f(1) == 1; assert f(2) == 2\nassert f(3) == 3")
-    found = list(singles(source.function(("test",)), source))
+    found = list(find_singles(source.function(("test",)), source))
     assert [line for line, _ in found] == [2, 2, 3]
-    assert not passes(source.edited(found[2][1]).decode(), f=Product({1}))
-    assert passes(source.edited(found[0][1]).decode(), f=Product({3}))
+    assert not passes(source.apply_edits(found[2][1]).decode(), f=Product({1}))
+    assert passes(source.apply_edits(found[0][1]).decode(), f=Product({3}))

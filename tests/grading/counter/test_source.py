@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from swe_gym.grading.counter import source as module
-from swe_gym.grading.counter.source import Edit, Source, parse
+from swe_gym.grading.counter.source import Source, TextEdit, parse
 
 TEXT = """\
 import m
@@ -29,8 +29,8 @@ def change_strings(source: Source) -> bytes:
     for function in source.functions.values():
         assertion = next(node for node in function.body if isinstance(node, ast.Assert))
         assert isinstance(assertion.test, ast.Compare)
-        edits.append(Edit(*source.span(assertion.test.comparators[-1]), "'new'"))
-    return source.edited(edits)
+        edits.append(TextEdit(*source.span(assertion.test.comparators[-1]), "'new'"))
+    return source.apply_edits(edits)
 
 
 def expected(text: str) -> str:
@@ -66,15 +66,18 @@ def test_only_git_line_ends_split_lines() -> None:
     source = Source(text.encode())
     assertion = source.functions[("test_a",)].body[-1]
     assert source.text_of(assertion) == 'assert x == """\u2028\f"""'
-    assert source.edited([Edit(*source.span(assertion), "pass")]).decode() == text.replace(
+    assert source.apply_edits([TextEdit(*source.span(assertion), "pass")]).decode() == text.replace(
         'assert x == """\u2028\f"""', "pass"
     )
 
 
 def test_several_edits_do_not_interfere() -> None:
     source = Source(b"a = 1\nb = 2\n")
-    assert source.edited([Edit(4, 5, "100"), Edit(10, 11, ""), Edit(0, 0, "# x\n")]) == b"# x\na = 100\nb = \n"
-    assert source.edited([]) == b"a = 1\nb = 2\n"
+    assert (
+        source.apply_edits([TextEdit(4, 5, "100"), TextEdit(10, 11, ""), TextEdit(0, 0, "# x\n")])
+        == b"# x\na = 100\nb = \n"
+    )
+    assert source.apply_edits([]) == b"a = 1\nb = 2\n"
 
 
 NESTED = """\

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_changes import ALTERNATIVES, ASSERTIONS, run
 
 from swe_gym.grading.counter.finding import Finder
-from swe_gym.grading.counter.plan import TWINS, CounterOptions, Group, plan_counters
+from swe_gym.grading.counter.plan import TWINS, CounterGroup, CounterOptions, plan_counters
 from swe_gym.grading.counter.source import Source
 from swe_gym.grading.counter.texts import Drawn, draw_texts, neutral_edit
 from swe_gym.sandboxes.fake import FakeSandbox
@@ -48,10 +48,10 @@ def changed(body: str, seeds: int, kind: str = "") -> Iterator[str]:
         for text in draw(source, seed).texts:
             if kind and kind not in text.kinds:
                 continue
-            yield source.edited(text.edits).decode()
+            yield source.apply_edits(text.edits).decode()
 
 
-def group_of(text: str, seed: int) -> Group:
+def group_of(text: str, seed: int) -> CounterGroup:
     sandbox = FakeSandbox(files={"t.py": text})
     sandbox.start()
     finder = Finder(Oracle(test_files={"t.py": text}), sandbox)
@@ -66,7 +66,7 @@ def assert_all_fail(body: str, seeds: int, **product: object) -> None:
     source = source_of(body)
     for seed in range(seeds):
         for text in draw(source, seed).texts:
-            data = source.edited(text.edits)
+            data = source.apply_edits(text.edits)
             try:
                 run(data, product)
             except (KeyboardInterrupt, SyntaxError) as error:
@@ -177,13 +177,13 @@ def test_texts_compile_and_differ_and_their_edits_lie_apart(body: str, seed: int
     drawn = draw(source, seed, count)
     assert len(drawn.texts) <= count
     assert 1 <= drawn.effective <= count
-    found = [source.edited(()).decode()]
+    found = [source.apply_edits(()).decode()]
     for text in drawn.texts:
         assert text.kinds
         edits = sorted(text.edits)
         assert all(start <= edit.start <= edit.end <= end + 1 for edit in edits)
         assert all(one.end <= other.start for one, other in itertools.pairwise(edits))
-        found.append(source.edited(edits).decode())
+        found.append(source.apply_edits(edits).decode())
         compile(found[-1], "t.py", "exec")
     dumps = [ast.dump(ast.parse(text)) for text in found]
     assert len(set(dumps)) == len(dumps)
@@ -193,12 +193,12 @@ def test_texts_compile_and_differ_and_their_edits_lie_apart(body: str, seed: int
 @given(body=BODIES, seed=st.integers(0, 10**6))
 def test_the_texts_of_a_group_are_whole(body: str, seed: int) -> None:
     source = source_of(body)
-    group = group_of(source.edited(()).decode(), seed)
-    texts = [source.edited(row.edits[0]).decode() for row in group.rows]
+    group = group_of(source.apply_edits(()).decode(), seed)
+    texts = [source.apply_edits(row.edits[0]).decode() for row in group.rows]
     assert len(set(texts)) == len(texts)
     assert len(texts) <= TWINS
     assert group.effective <= min(COUNT, len(texts))
-    compile(source.edited(group.cover.edits[0]), "t.py", "exec")
+    compile(source.apply_edits(group.cover.edits[0]), "t.py", "exec")
     plain = ast.parse(texts[group.original]).body[0].body  # type: ignore[attr-defined]
     expected = source.tree.body[0].body  # type: ignore[attr-defined]
     assert list(map(ast.dump, plain[-len(expected) :])) == list(map(ast.dump, expected))
@@ -208,7 +208,7 @@ def test_the_texts_of_a_group_are_whole(body: str, seed: int) -> None:
 def test_the_cover_is_none_of_the_texts(body: str) -> None:
     source = source_of(body)
     for seed in range(50):
-        group = group_of(source.edited(()).decode(), seed)
+        group = group_of(source.apply_edits(()).decode(), seed)
         assert group.effective == COUNT
         assert group.cover not in group.rows
 
@@ -330,7 +330,7 @@ def test_neutral_edits_have_no_effect_and_keep_the_function_whole() -> None:
         for seed in range(5):
             edit = neutral_edit(source.function(("test",)), source, Random(seed))
             assert edit is not None
-            tree = Source(source.edited([edit])).tree
+            tree = Source(source.apply_edits([edit])).tree
             plain = source.tree.body[0].body  # type: ignore[attr-defined]
             found = tree.body[0].body  # type: ignore[attr-defined]
             assert len(found) == len(plain) + 1
@@ -345,13 +345,13 @@ SEVERAL = "assert f(1) == 12\nassert f(2) == 'Alpha beta'\nassert f(3) == 'gamma
 @pytest.mark.parametrize("passing", [(2,), (3, 4), (2, 3, 5), (2, 4, 5)])
 def test_texts_differ_where_wrong_work_fails(passing: tuple[int, ...]) -> None:
     source = source_of(SEVERAL)
-    plain = source.edited(()).decode().splitlines()
+    plain = source.apply_edits(()).decode().splitlines()
     for seed in range(40):
         drawn = draw_texts(source.function(("test",)), source, Random(seed), COUNT, (), passing, TWINS)
         changed = [
             {
                 number
-                for number, line in enumerate(source.edited(text.edits).decode().splitlines(), 1)
+                for number, line in enumerate(source.apply_edits(text.edits).decode().splitlines(), 1)
                 if line not in plain
             }
             for text in drawn.texts
@@ -404,11 +404,11 @@ def test(self):
 """
 
 
-def texts_of(expected: str, seed: int = 1) -> tuple[Group, list[str]]:
+def texts_of(expected: str, seed: int = 1) -> tuple[CounterGroup, list[str]]:
     text = CONSTANTS.replace("{}", expected)
     group = group_of(text, seed)
     source = Source(text.encode())
-    return group, [source.edited(row.edits[0]).decode() for row in group.rows]
+    return group, [source.apply_edits(row.edits[0]).decode() for row in group.rows]
 
 
 @pytest.mark.parametrize("expected", ["WORDS", "NUMBER", "TABLE"])
