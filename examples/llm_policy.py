@@ -12,16 +12,16 @@ from contextlib import closing
 import gymnasium
 
 from swe_gym import PolicyFactory, make_policies, play
-from swe_gym.testing.openai_server import OpenAIServer, Reply, in_turn
+from swe_gym.testing.openai_server import ModelReply, OpenAIServer, in_turn
 
 REPAIR = r"""sed -i -e 's/if len(self._entries) >=/if key not in self._entries and len(self._entries) >=/' \
   -e '/self._entries\[key\] = Entry/a\        self._entries.move_to_end(key)' larder/cache.py"""
 
 SCRIPT = [
-    Reply("I read the code first.", [("view", '{"path": "larder/cache.py"}')]),
-    Reply("An update must not evict, and counts as a use.", [("bash", json.dumps({"command": REPAIR}))]),
-    Reply("Do the tests pass?", [("eval", "{}")]),
-    Reply("They do.", [("submit", "{}")]),
+    ModelReply("I read the code first.", [("view", '{"path": "larder/cache.py"}')]),
+    ModelReply("An update must not evict, and counts as a use.", [("bash", json.dumps({"command": REPAIR}))]),
+    ModelReply("Do the tests pass?", [("eval", "{}")]),
+    ModelReply("They do.", [("submit", "{}")]),
 ]
 
 

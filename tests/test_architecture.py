@@ -104,11 +104,7 @@ def test_imports_point_down_and_never_to_the_root() -> None:
     assert [problem for problem in problems if problem] == []
 
 
-SHARED_CLASS_NAMES = {
-    "Budget": "a wrapper, and the limits of a rollout: both are documented",
-    "Fault": "scripted failures of the fake sandbox and of the loopback server: both are documented",
-    "Reply": "scripted replies of the fake sandbox and of the model server: both are documented",
-}
+SHARED_CLASS_NAMES = {}
 """Class name -> why it may stand more than once."""
 
 
@@ -120,9 +116,7 @@ def test_a_class_name_stands_once() -> None:
             for node in ast.walk(parse(path)):
                 if isinstance(node, ast.ClassDef):
                     places[node.name].append(f"{module}:{node.lineno}")
-    shared = {name: found for name, found in places.items() if len(found) > 1}
-    assert {name: found for name, found in shared.items() if name not in SHARED_CLASS_NAMES} == {}
-    assert set(SHARED_CLASS_NAMES) <= set(shared), "remove what is no exception any more"
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 MOST_NAMES = 24

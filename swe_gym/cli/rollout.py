@@ -13,7 +13,7 @@ from ..cache import cache_folder
 from ..envs import shared_source
 from ..errors import UsageError, wrong_fields
 from ..gateway.agents import AGENTS
-from ..rollout.budget import Budget
+from ..rollout.budget import RolloutBudget
 from ..rollout.engine import RolloutOptions, RolloutStopped
 from ..rollout.engine import rollout as play_plan
 from ..rollout.plan import Plan
@@ -53,7 +53,7 @@ FIELDS = {
     **{f"--{name.replace('_', '-')}": f"env.{name}=VALUE" for name in ("reward", "counter", "time_limit")},
     **{f"--price-{name}": f"policy.prices.{field}=VALUE" for name, field in PRICES.items()},
     **{f"--max-{name}": f"budget.{name}=VALUE" for name in ("tokens", "cost")},
-    **{f"--run-{name}": f"run.budget.{name}=VALUE" for name in Budget.model_fields},
+    **{f"--run-{name}": f"run.budget.{name}=VALUE" for name in RolloutBudget.model_fields},
     **{
         f"--{name.replace('_', '-')}": f"run.{name}=VALUE"
         for name in RolloutOptions.model_fields.keys() - {"workers", "budget", "executor"}
@@ -164,7 +164,7 @@ class RolloutConfig(Frozen):
     policy: JsonObject = {}
     agent: JsonObject = {}
     env: JsonObject = {}
-    budget: Budget = Budget()
+    budget: RolloutBudget = RolloutBudget()
     run: RolloutOptions = RolloutOptions()
 
     @property

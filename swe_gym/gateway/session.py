@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from ..errors import PolicyError
-from ..rollout.budget import Budget
+from ..rollout.budget import RolloutBudget
 from ..rollout.policy import PolicyReport
 from ..sandboxes import Connection
 from ..trajectories.trajectory import Turn, Usage
@@ -53,7 +53,7 @@ NO_RETRY = (("x-should-retry", "false"),)
 """Tells the SDKs of OpenAI and Anthropic that another try is pointless."""
 
 
-class Limits(Budget):
+class Limits(RolloutBudget):
     """Limits of one episode's agent. None means no limit.
 
     Once one is reached, every call gets the status 403, which no agent retries, and the work is graded as it is.

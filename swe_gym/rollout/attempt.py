@@ -16,7 +16,7 @@ from ..sandboxes import WarmPool
 from ..trajectories.run_folder import EpisodeKey
 from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..types import JsonObject, Verdict
-from .budget import Budget
+from .budget import RolloutBudget
 from .episode import make_episode
 from .hosted import HostedPolicy, answer_for
 from .losses import charge, lost_by_policy, lost_in_a_call
@@ -63,7 +63,7 @@ class EpisodeJob(Job[Key]):
         *,
         task_id: str,
         seed: int | None = None,
-        budget: Budget | None = None,
+        budget: RolloutBudget | None = None,
         losses: list[Trajectory] | None = None,
         warm: WarmPool | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class EpisodeJob(Job[Key]):
         self._make_policy = make_policy
         self._task_id = task_id
         self._seed = seed
-        self._budget = budget or Budget()
+        self._budget = budget or RolloutBudget()
         self._losses = [] if losses is None else losses
         self._warm = warm
         self._episode: RunningEpisode | None = None

@@ -7,7 +7,7 @@ from ..trajectories.trajectory import Prices, Usage
 from ..types import Frozen
 
 
-class Budget(Frozen):
+class RolloutBudget(Frozen):
     """Limits on what a policy uses. None means no limit.
 
     An episode that exhausts its budget ends before the next action and is graded. A run that exhausts its budget
@@ -40,7 +40,7 @@ class Budget(Frozen):
         return ""
 
 
-def check_price(price: Prices | None, what: str, *budgets: Budget) -> None:
+def check_price(price: Prices | None, what: str, *budgets: RolloutBudget) -> None:
     """Check that a cost which a budget limits can be counted.
 
     Args:

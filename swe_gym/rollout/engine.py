@@ -23,7 +23,7 @@ from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
 from ..trajectories.trajectory import ModelServer, Trajectory, Usage
 from ..types import Frozen, JsonObject
 from .attempt import Try, now
-from .budget import Budget, check_price
+from .budget import RolloutBudget, check_price
 from .executors import open_executor
 from .plan import Plan, hash_config, public
 from .policies import make_players
@@ -68,7 +68,7 @@ class RolloutOptions(Frozen):
     executor: str = "threads"
     executor_options: JsonObject = {}
     retries: int = Field(default=2, ge=0)
-    budget: Budget = Budget()
+    budget: RolloutBudget = RolloutBudget()
     max_failure_rate: float = Field(default=0.25, ge=0, le=1)
     wall_clock: float | None = Field(default=None, gt=0)
     grace: float = Field(default=10.0, gt=0)

@@ -11,7 +11,7 @@ from ..spaces import Info
 from ..trajectories.trajectory import Trajectory, Usage
 from ..types import JsonObject
 from ..wrappers import RecordTrajectory
-from .budget import Budget
+from .budget import RolloutBudget
 from .policy import EpisodeSettings, Phase, Player, Policy, PolicyReport, ReportingPolicy, RunningEpisode
 
 
@@ -26,7 +26,7 @@ def play(
     *,
     seed: int | None = None,
     options: Info | None = None,
-    budget: Budget | None = None,
+    budget: RolloutBudget | None = None,
 ) -> Trajectory:
     """Run one episode. The caller closes `env`.
 
@@ -45,7 +45,7 @@ def play(
         TaskError: The task is broken.
         PolicyError: The policy's model did not answer. Other exceptions of a policy are raised too.
     """
-    return make_episode(env, policy, EpisodeSettings(budget or Budget())).play(seed=seed, options=options)
+    return make_episode(env, policy, EpisodeSettings(budget or RolloutBudget())).play(seed=seed, options=options)
 
 
 class RecordedEpisode:

@@ -11,7 +11,7 @@ from ..envs import SweEnv
 from ..errors import UsageError, unknown_name
 from ..trajectories.run_folder import EpisodeKey
 from ..types import Frozen, Json, JsonObject
-from .budget import Budget
+from .budget import RolloutBudget
 
 _PRIVATE = re.compile(r"(.*[_-])?(key|keys|url|token|secret|password|headers|authorization)")
 _OF_A_PLAN = {"source", "source_options", "task_id", "render_mode"}  # arguments of SweEnv that the plan sets
@@ -45,7 +45,7 @@ class Plan(Frozen):
     policy_options: JsonObject = Field(default={}, repr=False)
     agent: str = ""
     agent_options: JsonObject = {}
-    budget: Budget = Budget()
+    budget: RolloutBudget = RolloutBudget()
     seed: int = 0
 
     def make_env(self) -> SweEnv:

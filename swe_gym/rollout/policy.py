@@ -9,7 +9,7 @@ import gymnasium
 from ..spaces import Info
 from ..trajectories.trajectory import ModelServer, PolicyInfo, Prices, Segment, Trajectory, Turn, Usage
 from ..types import JsonObject, ToolSpec
-from .budget import Budget
+from .budget import RolloutBudget
 
 
 class Policy(Protocol):
@@ -72,7 +72,7 @@ class EpisodeSettings(NamedTuple):
         on_turn: Called with each complete turn.
     """
 
-    budget: Budget = Budget()
+    budget: RolloutBudget = RolloutBudget()
     on_start: Callable[[Trajectory], None] | None = None
     on_turn: Callable[[Turn], None] | None = None
 

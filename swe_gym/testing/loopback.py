@@ -20,7 +20,7 @@ from ..types import Json
 
 
 @dataclasses.dataclass
-class Fault:
+class ServerFault:
     """A failure of requests to a path.
 
     Attributes:
@@ -104,7 +104,7 @@ class LoopbackServer(abc.ABC):
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.closing = threading.Event()
-        self._faults: list[Fault] = []
+        self._faults: list[ServerFault] = []
         self._lock = threading.Lock()
         self._http = _HTTPServer(self)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), name="loopback", daemon=True)
@@ -138,9 +138,9 @@ class LoopbackServer(abc.ABC):
         """Return method and path of each received request, in order."""
         return [f"{request.method} {request.path}" for request in self.requests]
 
-    def inject(self, path: str, **fault: Json) -> Fault:
-        """Add a `Fault` with these fields. It ends after its `times`, or with `mend`."""
-        made = Fault(path, **fault)
+    def inject(self, path: str, **fault: Json) -> ServerFault:
+        """Add a `ServerFault` with these fields. It ends after its `times`, or with `mend`."""
+        made = ServerFault(path, **fault)
         with self._lock:
             self._faults.append(made)
         return made
@@ -167,7 +167,7 @@ class LoopbackServer(abc.ABC):
 
     # --- for exchanges ---------------------------------------------------------------------------------------
 
-    def fault_of(self, method: str, *paths: str) -> Fault | None:
+    def fault_of(self, method: str, *paths: str) -> ServerFault | None:
         """Return the first fault that matches a request, given its path in several forms."""
         with self._lock:
             for fault in self._faults:
@@ -256,7 +256,7 @@ class Exchange(BaseHTTPRequestHandler):
     # --- requests ---------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        self._fault: Fault | None = None
+        self._fault: ServerFault | None = None
         self._left: int | None = None
         try:
             try:

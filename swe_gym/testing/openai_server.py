@@ -32,7 +32,7 @@ LOGPROB = -0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Reply:
+class ModelReply:
     """A reply of the model.
 
     Attributes:
@@ -65,11 +65,11 @@ class Reply:
         return self.finish_reason or ("tool_calls" if self.tool_calls else "stop")
 
 
-def in_turn(*replies: Reply) -> Callable[[JsonObject], Reply]:
+def in_turn(*replies: ModelReply) -> Callable[[JsonObject], ModelReply]:
     """Return a function for `OpenAIServer` that sends the replies in order, then status 400."""
     left, lock = iter(replies), threading.Lock()
 
-    def reply(request: JsonObject) -> Reply:  # noqa: ARG001  the script ignores it
+    def reply(request: JsonObject) -> ModelReply:  # noqa: ARG001  the script ignores it
         with lock:
             for said in left:
                 return said
@@ -105,7 +105,7 @@ class OpenAIServer(LoopbackServer):
 
     def __init__(
         self,
-        reply: Callable[[JsonObject], Reply],
+        reply: Callable[[JsonObject], ModelReply],
         *,
         model: str = "scripted",
         api_key: str = "sk-loopback",
@@ -165,7 +165,7 @@ class OpenAIServer(LoopbackServer):
         if self.context_length is not None and wanted > self.context_length:
             raise HttpAnswer(400, context_length_exceeded(self.context_length, wanted))
 
-    def _say(self, request: JsonObject) -> Reply:
+    def _say(self, request: JsonObject) -> ModelReply:
         try:
             return self.reply(request)
         except HttpAnswer:
@@ -194,20 +194,20 @@ class _Form:
         """Return the prompt's token ids."""
         raise NotImplementedError
 
-    def choice(self, reply: Reply) -> JsonObject:
+    def choice(self, reply: ModelReply) -> JsonObject:
         """Return a complete choice, without its index."""
         raise NotImplementedError
 
-    def deltas(self, reply: Reply) -> Iterator[JsonObject]:
+    def deltas(self, reply: ModelReply) -> Iterator[JsonObject]:
         """Yield the choice in chunks."""
         raise NotImplementedError
 
-    def whole(self, replies: Sequence[Reply]) -> JsonObject:
+    def whole(self, replies: Sequence[ModelReply]) -> JsonObject:
         """Return the complete reply."""
         choices = [{"index": index, **self.choice(reply)} for index, reply in enumerate(replies)]
         return {**self.head(self.kind), "choices": choices, "usage": self.usage(replies)}
 
-    def pieces(self, replies: Sequence[Reply]) -> Iterator[JsonObject]:
+    def pieces(self, replies: Sequence[ModelReply]) -> Iterator[JsonObject]:
         """Yield the reply in chunks."""
         head = self.head(self.piece_kind)
         for index, reply in enumerate(replies):
@@ -220,7 +220,7 @@ class _Form:
         """Return the fields that every reply starts with."""
         return {"id": self.name, "object": kind, "created": 0, "model": self.request["model"]}
 
-    def usage(self, replies: Sequence[Reply]) -> JsonObject:
+    def usage(self, replies: Sequence[ModelReply]) -> JsonObject:
         """Return the token counts."""
         said = sum(
             len(reply.tokens) + sum(len(name) + len(text) for name, text in reply.tool_calls) for reply in replies
@@ -246,7 +246,7 @@ class _Chat(_Form):
         ids = {"prompt_token_ids": self.prompt} if self.with_ids else {}
         return {**super().head(kind), **ids}
 
-    def choice(self, reply: Reply) -> JsonObject:
+    def choice(self, reply: ModelReply) -> JsonObject:
         message: JsonObject = {"role": "assistant", "content": reply.content or None}
         if reply.reasoning:
             message["reasoning_content"] = reply.reasoning
@@ -258,7 +258,7 @@ class _Chat(_Form):
         name, arguments = call
         return {"id": f"call-{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
-    def details(self, reply: Reply) -> JsonObject:
+    def details(self, reply: ModelReply) -> JsonObject:
         """Return the requested details of the tokens."""
         details: JsonObject = {"logprobs": None}
         if self.request.get("logprobs"):
@@ -271,7 +271,7 @@ class _Chat(_Form):
             details["token_ids"] = [number for number, _ in reply.tokens]
         return details
 
-    def deltas(self, reply: Reply) -> Iterator[JsonObject]:
+    def deltas(self, reply: ModelReply) -> Iterator[JsonObject]:
         yield {"delta": {"role": "assistant", "content": ""}}
         for text in _cut(reply.reasoning):
             yield {"delta": {"reasoning_content": text}}
@@ -298,10 +298,10 @@ class _Completion(_Form):
             return prompt
         raise HttpAnswer(400, error_body(400, "prompt must be a text or a list of token ids", param="prompt"))
 
-    def choice(self, reply: Reply) -> JsonObject:
+    def choice(self, reply: ModelReply) -> JsonObject:
         return {"text": reply.content, "finish_reason": reply.reason, **self.details(reply)}
 
-    def details(self, reply: Reply) -> JsonObject:
+    def details(self, reply: ModelReply) -> JsonObject:
         """Return the requested details of the tokens."""
         details: JsonObject = {"logprobs": None}
         if self.request.get("logprobs") is not None:  # 0 requests only those of the sampled tokens
@@ -322,7 +322,7 @@ class _Completion(_Form):
         """Return a token's text in `logprobs`."""
         return f"token_id:{number}" if self.request.get("return_tokens_as_token_ids") else _word(number)
 
-    def deltas(self, reply: Reply) -> Iterator[JsonObject]:
+    def deltas(self, reply: ModelReply) -> Iterator[JsonObject]:
         for text in _cut(reply.content):
             yield {"text": text}
         yield {"text": "", "finish_reason": reply.reason, **self.details(reply)}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from swe_gym.testing.openai_server import OpenAIServer, Reply
+from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 from swe_gym.types import JsonObject
 
 if "verifiers" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
@@ -31,15 +31,15 @@ BROKEN = {
 }
 
 
-def answer(request: JsonObject) -> Reply:
+def answer(request: JsonObject) -> ModelReply:
     """Solve a task of difficulty 1 by native tool calls."""
     messages = [one["content"] for one in request["messages"]]
     texts = [one if isinstance(one, str) else "".join(part["text"] for part in one or []) for one in messages]
     found = re.search(r"file `(.+?)` with this one word in it: (\w+)", " ".join(texts))
     assert found
     if any(one["role"] == "assistant" for one in request["messages"]):
-        return Reply(tool_calls=[("submit", "{}")])
-    return Reply("ok", tool_calls=[("bash", json.dumps({"command": f"printf %s {found[2]} > {found[1]}"}))])
+        return ModelReply(tool_calls=[("submit", "{}")])
+    return ModelReply("ok", tool_calls=[("bash", json.dumps({"command": f"printf %s {found[2]} > {found[1]}"}))])
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_failure_is_an_error_and_not_a_reward(server: OpenAIServer) -> None:
 
 
 def test_a_model_that_fails_is_an_error_of_the_provider(server: OpenAIServer) -> None:
-    def refuse(request: JsonObject) -> Reply:  # noqa: ARG001  refuses all
+    def refuse(request: JsonObject) -> ModelReply:  # noqa: ARG001  refuses all
         raise server.refuse(403, "no")
 
     server.reply = refuse
@@ -111,7 +111,7 @@ def test_the_work_is_graded_if_verifiers_ends_the_conversation(server: OpenAISer
 def test_a_deadline_closes_the_sandbox(server: OpenAIServer) -> None:
     asked, release = threading.Event(), threading.Event()
 
-    def hang(request: JsonObject) -> Reply:
+    def hang(request: JsonObject) -> ModelReply:
         asked.set()
         release.wait(60)
         return answer(request)

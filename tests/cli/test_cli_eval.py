@@ -13,7 +13,7 @@ from swe_gym.gateway.agents.base import Agent, Assignment, Launch
 from swe_gym.gateway.kits import Kit
 from swe_gym.rollout.policies.prices import known_prices
 from swe_gym.testing.loopback import Exchange, HttpAnswer
-from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply
+from swe_gym.testing.openai_server import CHAT, MODELS, ModelReply, OpenAIServer
 from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import read_run
 from swe_gym.trajectories.trajectory import Usage
@@ -26,12 +26,12 @@ REPAIR = r"""sed -i -e 's/if len(self._entries) >=/if key not in self._entries a
 MODEL = ("--model", "scripted", "--workers", 2)
 
 
-def engineer(request: dict[str, Any]) -> Reply:
+def engineer(request: dict[str, Any]) -> ModelReply:
     """Repairs one task, and submits the others unchanged."""
     turn = sum(message["role"] == "assistant" for message in request["messages"])
     if request["tools"][0]["function"]["name"] == "ping":
-        return Reply(tool_calls=[("ping", "{}")])
-    return Reply(tool_calls=[[("bash", json.dumps({"command": REPAIR})), ("submit", "{}")][min(turn, 1)]])
+        return ModelReply(tool_calls=[("ping", "{}")])
+    return ModelReply(tool_calls=[[("bash", json.dumps({"command": REPAIR})), ("submit", "{}")][min(turn, 1)]])
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ class Talkative(Agent):
 
 
 def test_messages_that_the_server_refuses_are_told_before_the_run(cli, server: OpenAIServer) -> None:
-    def strict(request: dict[str, Any]) -> Reply:
+    def strict(request: dict[str, Any]) -> ModelReply:
         if any(message["role"] == "system" for message in request["messages"][1:]):
             raise HttpAnswer(400, {"error": {"message": "System message must be at the beginning."}})
         return engineer(request)

@@ -17,7 +17,7 @@ import pytest
 
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.loopback import Exchange, HttpAnswer, LoopbackServer
-from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply, error_body
+from swe_gym.testing.openai_server import CHAT, MODELS, ModelReply, OpenAIServer, error_body
 from swe_gym.types import Task
 
 pytestmark = pytest.mark.timeout(120)  # seconds; no message waits for a deadline of a run, which are longer
@@ -50,10 +50,10 @@ EVAL = "eval --tasks toy:2 --check --model scripted"
 HERE = f"{EVAL} --base-url {{url}}"
 
 
-def refuse_tools(request: dict[str, object]) -> Reply:
+def refuse_tools(request: dict[str, object]) -> ModelReply:
     if request.get("tools"):
         raise HttpAnswer(400, error_body(400, NO_TOOLS))
-    return Reply("Yes.")
+    return ModelReply("Yes.")
 
 
 def no_quota(server: OpenAIServer) -> None:
@@ -216,7 +216,7 @@ class EmptyEngine(LoopbackServer):
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
     for name in (*KEYS, *map(str.lower, KEYS)):
         monkeypatch.delenv(name, raising=False)
-    with OpenAIServer(lambda _: Reply(tool_calls=[("ping", "{}")]), context_length=32768) as server:
+    with OpenAIServer(lambda _: ModelReply(tool_calls=[("ping", "{}")]), context_length=32768) as server:
         monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
         yield server
 

@@ -7,7 +7,7 @@ from typing import Any
 from swe_gym.gateway.agents import AGENTS
 from swe_gym.rollout.policies.gold import _chunks
 from swe_gym.tasks import load_source
-from swe_gym.testing.openai_server import Reply
+from swe_gym.testing.openai_server import ModelReply
 
 TASK = "larder-overwrite-evicts"
 TINY = {"command": "python3 {kit}/tiny_agent.py {issue}", "folder": str(Path(__file__).parent)}
@@ -27,13 +27,13 @@ def gold(task: str = TASK) -> list[str]:
 def saying(*commands: str) -> Any:
     """Return a model that writes these commands, each as a call of the agent's shell, and ends."""
 
-    def say(request: dict[str, Any]) -> Reply:
+    def say(request: dict[str, Any]) -> ModelReply:
         names = [tool["function"]["name"] for tool in request.get("tools") or ()]
         shell = next((name for name in names if name in SHELLS), "")
         number = sum(message["role"] == "assistant" for message in request["messages"])
         if not shell or number >= len(commands):
-            return Reply("Done.")
+            return ModelReply("Done.")
         arguments = {SHELLS[shell].shell[1]: commands[number], **SHELLS[shell].required}
-        return Reply("Next.", tool_calls=[(shell, json.dumps(arguments))])
+        return ModelReply("Next.", tool_calls=[(shell, json.dumps(arguments))])
 
     return say

@@ -7,14 +7,14 @@ import pytest
 from swe_gym.gateway.passthrough import ServerSampler
 from swe_gym.gateway.session import Limits, Session
 from swe_gym.rollout.policies.llm import LLMPolicies
-from swe_gym.testing.openai_server import OpenAIServer, Reply
+from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 from swe_gym.trajectories.trajectory import Prices
 
 
 @pytest.fixture
 def server() -> Iterator[OpenAIServer]:
     """A model that always calls the same tool."""
-    reply = Reply("I do it.", tool_calls=[("bash", '{"command": "ls"}')], reasoning="hm")
+    reply = ModelReply("I do it.", tool_calls=[("bash", '{"command": "ls"}')], reasoning="hm")
     with OpenAIServer(lambda _: reply, model="m") as server:
         yield server
 

@@ -27,7 +27,7 @@ from swe_gym.rollout.replay import replay
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.tasks import load_source
 from swe_gym.testing.loopback import HttpAnswer
-from swe_gym.testing.openai_server import OpenAIServer, Reply
+from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 from swe_gym.train.collect import Collector, TrainSlot
 from swe_gym.train.config import EnvConfig, GenerationConfig
 from swe_gym.train.demonstrate import demonstrating_agent
@@ -86,8 +86,8 @@ def test_signs_of_cheating_are_found_in_all_calls_of_an_answer() -> None:
     commands = ["true", "git reflog", "true", "cat /etc/shadow"]
     calls = [("bash", json.dumps({"command": command})) for command in commands]
 
-    def say(request: dict[str, Any]) -> Reply:
-        return Reply("Done.") if len(request["messages"]) > 1 else Reply("All at once.", tool_calls=calls)
+    def say(request: dict[str, Any]) -> ModelReply:
+        return ModelReply("Done.") if len(request["messages"]) > 1 else ModelReply("All at once.", tool_calls=calls)
 
     found = episode(say)
     first = found.turns[0]
@@ -221,7 +221,7 @@ def test_unmodified_agents_solve_a_task_without_network(agent: str, use_kit: Cal
 def test_aider_edits_what_its_model_writes_and_leaves_no_files(use_kit: Callable[[str], None]) -> None:
     use_kit("aider")
     diff = load_source("toy").get(TASK).oracle.gold_patch
-    edit = Reply(f"```diff\n{diff[diff.index('--- a/') :]}```")
+    edit = ModelReply(f"```diff\n{diff[diff.index('--- a/') :]}```")
     found = episode(lambda _: edit, "aider", {"arguments": ["--edit-format", "udiff"]})
     assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
     assert ".aider" not in found.patch

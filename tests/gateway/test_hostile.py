@@ -14,7 +14,7 @@ from swe_gym.gateway.passthrough import ServerSampler
 from swe_gym.gateway.session import Session
 from swe_gym.grading.signs import signs_in_call
 from swe_gym.rollout.policies.llm import LLMPolicies
-from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
+from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer
 from swe_gym.trajectories.trajectory import Turn
 from swe_gym.types import ToolCall
 
@@ -72,9 +72,9 @@ def test_only_known_keys_of_messages_and_tools_reach_the_server(
 ) -> None:
     seen: list[str] = []
 
-    def say(request: dict[str, Any]) -> Reply:
+    def say(request: dict[str, Any]) -> ModelReply:
         seen.append(json.dumps(request))
-        return Reply("ok")
+        return ModelReply("ok")
 
     server.reply = say
     assert asked(session, path, body)[0] == 200
@@ -119,7 +119,7 @@ VOIDING: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("name", VOIDING)
 def test_what_nobody_can_read_is_refused(server: OpenAIServer, session: Session, name: str) -> None:
-    server.reply = lambda request: Reply(json.dumps(request))
+    server.reply = lambda request: ModelReply(json.dumps(request))
     by_ids, _ = tokens(str)
     for one in (session, Session(by_ids)):
         path, body = VOIDING[name]
@@ -136,11 +136,11 @@ def test_a_tool_that_cannot_be_described_is_refused() -> None:
     assert "cannot render" in answer["error"]["message"]
 
 
-def poisoned(request: dict[str, Any]) -> Reply:
+def poisoned(request: dict[str, Any]) -> ModelReply:
     """A model that a word breaks."""
     if "poison" in json.dumps(request):
         raise RuntimeError("no such token at http://10.0.0.1:8000/v1")  # the server answers with status 500
-    return Reply("ok")
+    return ModelReply("ok")
 
 
 def test_a_request_that_fails_twice_is_refused_and_the_episode_goes_on(server: OpenAIServer, session: Session) -> None:
@@ -204,7 +204,7 @@ def test_no_request_costs_the_verdict_of_an_episode_sampled_by_token_ids(seed: i
 def test_no_request_costs_the_verdict_of_an_episode_on_a_server(seed: int) -> None:
     hostile = Hostile(seed)
 
-    def strict(request: dict[str, Any]) -> Reply:
+    def strict(request: dict[str, Any]) -> ModelReply:
         """Fail as servers do: on what their templates, parsers and images do not expect."""
         for message in request["messages"]:
             assert not isinstance(message["content"], list), "no images"
@@ -213,7 +213,7 @@ def test_no_request_costs_the_verdict_of_an_episode_on_a_server(seed: int) -> No
         for tool in request.get("tools") or ():
             assert set(tool["function"].get("parameters", {})) <= {"type", "properties", "required"}
         assert INSIDE + '"}}' not in json.dumps(request["messages"])
-        return Reply(hostile.answer(), tool_calls=[("bash", hostile.answer())] * (seed % 2))
+        return ModelReply(hostile.answer(), tool_calls=[("bash", hostile.answer())] * (seed % 2))
 
     with OpenAIServer(strict, model="m") as server:
         options = LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key, retries=0)

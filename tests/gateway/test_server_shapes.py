@@ -13,7 +13,7 @@ from swe_gym.gateway.server_shapes import check_shapes
 from swe_gym.gateway.session import Session
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.testing.loopback import HttpAnswer
-from swe_gym.testing.openai_server import OpenAIServer, Reply
+from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 
 FIRST = "System message must be at the beginning."
 
@@ -21,10 +21,10 @@ FIRST = "System message must be at the beginning."
 def refusing(pattern: str, said: str) -> Any:
     """Return a model whose chat template refuses conversations whose roles match a pattern."""
 
-    def reply(request: dict[str, Any]) -> Reply:
+    def reply(request: dict[str, Any]) -> ModelReply:
         if re.search(pattern, " ".join(message["role"] for message in request["messages"])):
             raise HttpAnswer(400, {"error": {"message": said}})
-        return Reply("pong")
+        return ModelReply("pong")
 
     return reply
 
@@ -55,7 +55,7 @@ def test_an_agent_that_sends_no_later_system_message_needs_no_option(agent: str)
 
 
 def test_a_server_that_is_busy_is_not_blamed_for_messages() -> None:
-    def busy(_: Any) -> Reply:
+    def busy(_: Any) -> ModelReply:
         raise HttpAnswer(429, {"error": {"message": "slow down"}})
 
     with OpenAIServer(busy, model="m") as server:
@@ -66,7 +66,7 @@ def test_a_server_that_is_busy_is_not_blamed_for_messages() -> None:
 def test_system_messages_at_the_start_become_one_and_later_ones_follow_the_option(later: Any, sent: str) -> None:
     roles = ("system", "system", "user", "system")
     messages = [{"role": role, "content": f"{role} {number}"} for number, role in enumerate(roles)]
-    with OpenAIServer(lambda _: Reply("So."), model="m") as server:
+    with OpenAIServer(lambda _: ModelReply("So."), model="m") as server:
         sampler = ServerSampler(options_of(server, later_system=later))
         asked(Session(sampler), "/v1/chat/completions", {"messages": messages, "tools": TOOLS})
         sampler.close()

@@ -21,7 +21,7 @@ from swe_gym.gateway.session import Limits, Session
 from swe_gym.gateway.token_sampler import TokenSampler
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.rollout.tokens import ChatTemplate, Completion
-from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
+from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer
 from swe_gym.trajectories.trajectory import Prices, Turn
 
 HI = [{"role": "user", "content": "hi"}]
@@ -110,7 +110,7 @@ def test_retries_are_counted_whether_or_not_the_model_answers(server: OpenAIServ
     sampler.close()
 
 
-def broken(request: dict[str, Any]) -> Reply:  # noqa: ARG001
+def broken(request: dict[str, Any]) -> ModelReply:  # noqa: ARG001
     raise RuntimeError("no memory")  # the server answers with status 500
 
 
@@ -154,7 +154,7 @@ def image(url: str) -> dict[str, Any]:
 def test_nothing_in_a_request_makes_the_server_do_more_or_fail(
     server: OpenAIServer, session: Session, body: Any, status: int
 ) -> None:
-    server.reply = lambda request: Reply(json.dumps(request))
+    server.reply = lambda request: ModelReply(json.dumps(request))
     found, answer = asked(session, CHAT, body)
     assert (found, session.failure) == (status, None)
     if status == 200:
@@ -187,7 +187,7 @@ def test_half_a_surrogate_pair_is_replaced_or_refused(
 ) -> None:
     if path != CHAT and b"tool_calls" in body:
         status = 400  # a form of chat completions
-    server.reply = lambda _: Reply("ok", tool_calls=[("bash", r'{"command": "\ud83d"}')])
+    server.reply = lambda _: ModelReply("ok", tool_calls=[("bash", r'{"command": "\ud83d"}')])
     by_ids, _ = tokens(lambda _: r'<tool_call>{"name": "bash", "arguments": {"command": "\ud83d"}}</tool_call>')
     for one in (session, Session(by_ids)):
         assert (asked(one, path, body)[0], one.failure) == (status, None)
@@ -200,7 +200,7 @@ def test_half_a_surrogate_pair_is_replaced_or_refused(
 def test_an_agent_sets_what_is_listed_and_the_log_names_the_rest(
     server: OpenAIServer, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.reply = lambda request: Reply(json.dumps(request))
+    server.reply = lambda request: ModelReply(json.dumps(request))
     listed = {"temperature": 0.5, "stop": ["x"], "reasoning_effort": "low"}
     biased = {"chat_template_kwargs": {"enable_thinking": False}, "logit_bias": {"1": 100}, "response_format": {}}
     by_ids, generator = tokens(lambda _: "yes", temperature=0.7)
@@ -324,7 +324,7 @@ def test_the_first_sign_of_life_comes_with_the_first_wait(name: str) -> None:
 
 
 def test_a_server_samples_by_token_ids() -> None:
-    said, question = Reply("So.", token_ids=[*b"So.", ByteTokenizer.end]), {"role": "user", "content": "?"}
+    said, question = ModelReply("So.", token_ids=[*b"So.", ByteTokenizer.end]), {"role": "user", "content": "?"}
     with OpenAIServer(lambda _: said, model="m") as server:
         options = LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key, retries=0)
         generator = ServedGenerator(options, version=3)

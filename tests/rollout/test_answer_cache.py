@@ -16,7 +16,7 @@ from swe_gym.rollout.episode import play
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies import make_policies
 from swe_gym.rollout.policy import PolicyFactory
-from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply, in_turn
+from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer, in_turn
 from swe_gym.trajectories.trajectory import ModelServer, Trajectory, Usage
 
 pytest.importorskip("openai")
@@ -26,14 +26,14 @@ from swe_gym.rollout.policies.chat_client import ChatReply
 
 REPAIR = ("bash", json.dumps({"command": "sed -i 's/a - b/a + b/' calc.py && echo repaired"}))
 SUBMIT = ("submit", "{}")
-SCRIPT = (Reply("I repair.", [REPAIR], cached_tokens=5), Reply(tool_calls=[SUBMIT]))
+SCRIPT = (ModelReply("I repair.", [REPAIR], cached_tokens=5), ModelReply(tool_calls=[SUBMIT]))
 PRICES = {"input": 1.0, "output": 2.0}
 
 Llm = Callable[..., PolicyFactory]
 Make = Callable[..., SweEnv]
 
 
-def script(request: dict[str, Any]) -> Reply:
+def script(request: dict[str, Any]) -> ModelReply:
     return SCRIPT[sum(message["role"] == "assistant" for message in request["messages"])]
 
 
@@ -110,9 +110,9 @@ def test_failures_are_not_kept(env_of_adder: Make, server: OpenAIServer, llm: Ll
 
 
 def test_no_key_is_kept(env_of_adder: Make, llm: Llm, tmp_path: Path) -> None:
-    def leak(request: dict[str, Any]) -> Reply:
+    def leak(request: dict[str, Any]) -> ModelReply:
         first = not any(message["role"] == "assistant" for message in request["messages"])
-        return Reply("My key is sk-loopback-secret.", [REPAIR]) if first else Reply(tool_calls=[SUBMIT])
+        return ModelReply("My key is sk-loopback-secret.", [REPAIR]) if first else ModelReply(tool_calls=[SUBMIT])
 
     with OpenAIServer(leak, api_key="sk-loopback-secret") as server:
         played(env_of_adder, llm(server, request={"api_key": "sk-inside-secret"}))

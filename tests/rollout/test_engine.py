@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from swe_gym.errors import PolicyError, UsageError
 from swe_gym.gateway.calls import tool_call
 from swe_gym.rollout.attempt import Try
-from swe_gym.rollout.budget import Budget
+from swe_gym.rollout.budget import RolloutBudget
 from swe_gym.rollout.engine import RolloutOptions, RolloutResult, RolloutStopped, rollout
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.losses import lost_by_policy
@@ -170,7 +170,11 @@ def test_keys_and_urls_are_never_written_and_may_change(plan: Plan, tmp_path: Pa
 def test_an_episode_that_spends_its_budget_is_graded(plan: Plan, tmp_path: Path) -> None:
     usage = Usage(prompt_tokens=90, completion_tokens=10, calls=1, cost=0.5)
     make = Factory(lambda env, seed: Acting(lambda turn: LOOK, usage))  # noqa: ARG005
-    budgets = {"tokens": Budget(tokens=250), "cost": Budget(cost=1.0), "time": Budget(seconds=0.001)}
+    budgets = {
+        "tokens": RolloutBudget(tokens=250),
+        "cost": RolloutBudget(cost=1.0),
+        "time": RolloutBudget(seconds=0.001),
+    }
     turns = {"tokens": 3, "cost": 2, "time": 1}
     for reason, budget in budgets.items():
         result = rollout(plan.model_copy(update={"budget": budget, "tasks": ("a",)}), tmp_path / reason, policies=make)
@@ -202,8 +206,8 @@ def test_a_policy_whose_context_is_full_is_graded_too(plan: Plan, tmp_path: Path
         assert [turn.truncated for turn in one.turns] == [False, True][:last]
 
 
-@pytest.mark.parametrize("budget", [Budget(tokens=300), Budget()], ids=["budget", "context"])
-def test_rewards_of_wrappers_stay_if_the_loop_ends_the_episode(plan: Plan, budget: Budget) -> None:
+@pytest.mark.parametrize("budget", [RolloutBudget(tokens=300), RolloutBudget()], ids=["budget", "context"])
+def test_rewards_of_wrappers_stay_if_the_loop_ends_the_episode(plan: Plan, budget: RolloutBudget) -> None:
     def act(turn: int) -> str:
         if turn > 3:
             raise PolicyError("too long", reason="context")
@@ -218,7 +222,7 @@ def test_a_run_that_spends_its_budget_starts_no_more_episodes(plan: Plan, tmp_pa
     usage = Usage(completion_tokens=100)
     submit = '{"name": "submit", "arguments": {}}'
     make = Factory(lambda env, seed: Acting(lambda turn: submit, usage))  # noqa: ARG005
-    how = RolloutOptions(workers=1, budget=Budget(tokens=150))
+    how = RolloutOptions(workers=1, budget=RolloutBudget(tokens=150))
     many = plan.model_copy(update={"attempts": 20})
     result = rollout(many, tmp_path / "run", how, policies=make)
     assert "budget is used up: tokens" in result.progress.stopping
@@ -240,7 +244,7 @@ def test_the_turns_of_a_killed_try_count_in_the_runs_budget(plan: Plan, tmp_path
         with contextlib.closing(folder.start(start)) as live:
             for _ in range(3):
                 live.add(Turn(action="", observation="", usage=paid))
-    spent = rollout(plan, tmp_path / "run", fast(budget=Budget(cost=1.0)))
+    spent = rollout(plan, tmp_path / "run", fast(budget=RolloutBudget(cost=1.0)))
     assert (spent.progress.done, spent.progress.usage.cost) == (0, 1.5)
     assert "budget is used up: cost" in spent.progress.stopping
 
@@ -259,7 +263,7 @@ def test_the_turns_of_running_episodes_count_in_the_runs_budget(plan: Plan, tmp_
             spent.set()
 
     make = Factory(lambda env, seed: Acting(act, Usage(completion_tokens=100)))  # noqa: ARG005
-    how = RolloutOptions(workers=1, budget=Budget(tokens=100))
+    how = RolloutOptions(workers=1, budget=RolloutBudget(tokens=100))
     result = rollout(plan, tmp_path / "run", how, policies=make, on_progress=follow)
     assert (result.progress.done, seen[-1]) == (1, 300)
     assert "budget is used up: tokens" in result.progress.stopping
@@ -269,7 +273,7 @@ def test_failures_after_the_budget_is_used_up_are_no_error(plan: Plan, tmp_path:
     usage = Usage(completion_tokens=100)
     make = Factory(lambda env, seed: Acting(raising(ValueError("no")), usage))  # noqa: ARG005
     many = plan.model_copy(update={"attempts": 7})
-    result = rollout(many, tmp_path / "run", fast(workers=21, budget=Budget(tokens=150)), policies=make)
+    result = rollout(many, tmp_path / "run", fast(workers=21, budget=RolloutBudget(tokens=150)), policies=make)
     assert "budget is used up" in result.progress.stopping
     assert (result.progress.failed_tries, result.progress.done) == (21, 0)
 

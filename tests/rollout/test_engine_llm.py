@@ -15,13 +15,13 @@ from swe_gym.cli.common import open_console
 from swe_gym.cli.eval import print_results
 from swe_gym.cli.rollout_display import progress_line
 from swe_gym.errors import UsageError
-from swe_gym.rollout.budget import Budget
+from swe_gym.rollout.budget import RolloutBudget
 from swe_gym.rollout.engine import RolloutOptions, RolloutStopped, rollout
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.progress import Progress
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.loopback import HttpAnswer
-from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply, error_body
+from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer, error_body
 from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import FAILED, read_index
 from swe_gym.trajectories.trajectory import Trajectory
@@ -32,19 +32,19 @@ pytest.importorskip("openai")
 
 REPAIR = ("bash", json.dumps({"command": "sed -i 's/a - b/a + b/' calc.py"}))
 NONSENSE = [
-    Reply(content="I think about it."),
-    Reply(tool_calls=[("bash", '{"command": "ls')]),
-    Reply(tool_calls=[("sing", "{}")]),
-    Reply(content="<tool_call>{"),
+    ModelReply(content="I think about it."),
+    ModelReply(tool_calls=[("bash", '{"command": "ls')]),
+    ModelReply(tool_calls=[("sing", "{}")]),
+    ModelReply(content="<tool_call>{"),
 ]
 
 
-def player(request: dict[str, Any]) -> Reply:
+def player(request: dict[str, Any]) -> ModelReply:
     """A model that says nonsense, then repairs the task, then submits."""
     said = [message for message in request["messages"] if message["role"] == "assistant"]
     if len(said) < 2:
         return NONSENSE[len(str(request)) % len(NONSENSE)]
-    return Reply(tool_calls=[REPAIR if len(said) == 2 else ("submit", "{}")])
+    return ModelReply(tool_calls=[REPAIR if len(said) == 2 else ("submit", "{}")])
 
 
 def plan_for(server: OpenAIServer, task: Task, folder: Path, attempts: int, **options: Any) -> Plan:
@@ -103,13 +103,13 @@ def test_a_server_that_fails_two_of_five_requests_shows_in_the_run(
     numbers, seen = itertools.count(), []
     waits = threading.Event()
 
-    def reply(request: dict[str, Any]) -> Reply:
+    def reply(request: dict[str, Any]) -> ModelReply:
         if next(numbers) % 5 in (1, 3):
             raise HttpAnswer(500, error_body(500, "busy"), {"Retry-After": "0.01"})
         said = sum(message["role"] == "assistant" for message in request["messages"])
         if said == 3:
             assert waits.wait(30)  # the retries are seen while the episode runs
-        return Reply(tool_calls=[("submit", "{}") if said == 4 else ("bash", '{"command": "true"}')])
+        return ModelReply(tool_calls=[("submit", "{}") if said == 4 else ("bash", '{"command": "true"}')])
 
     def follow(progress: Progress) -> None:
         seen.append(progress)
@@ -132,7 +132,7 @@ def test_a_server_that_fails_two_of_five_requests_shows_in_the_run(
 
 
 def test_a_limited_cost_needs_prices_before_anything_starts(adder: Task, tmp_path: Path) -> None:
-    cost = Budget(cost=1.0)
+    cost = RolloutBudget(cost=1.0)
     with OpenAIServer(player) as server:
         plan = plan_for(server, adder, tmp_path, attempts=1, prices=None)
         with pytest.raises(UsageError, match="the price of the model is unknown"):
@@ -146,8 +146,8 @@ def test_a_limited_cost_needs_prices_before_anything_starts(adder: Task, tmp_pat
 def test_cached_tokens_without_a_price_are_billed_in_full_and_the_results_say_so(
     adder: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def reply(request: dict[str, Any]) -> Reply:  # noqa: ARG001  whatever it is asked
-        return Reply(tool_calls=[("submit", "{}")], cached_tokens=100)
+    def reply(request: dict[str, Any]) -> ModelReply:  # noqa: ARG001  whatever it is asked
+        return ModelReply(tool_calls=[("submit", "{}")], cached_tokens=100)
 
     said = "Cached prompt tokens are billed in full: give --price-cached"
     with OpenAIServer(reply) as server:
@@ -164,13 +164,13 @@ def test_cached_tokens_without_a_price_are_billed_in_full_and_the_results_say_so
     assert costs[0] - costs[1] == pytest.approx(90.0)
 
 
-def forgetful(request: dict[str, Any]) -> Reply:
+def forgetful(request: dict[str, Any]) -> ModelReply:
     """A server that tells no tokens of its second answer."""
     said = sum(message["role"] == "assistant" for message in request["messages"])
     if said == 1:
         call = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "true"}'}}
         raise HttpAnswer(200, {"choices": [{"message": {"content": None, "tool_calls": [call]}}]})
-    return Reply(tool_calls=[("submit", "{}") if said == 3 else ("bash", '{"command": "true"}')])
+    return ModelReply(tool_calls=[("submit", "{}") if said == 3 else ("bash", '{"command": "true"}')])
 
 
 def test_tokens_that_the_server_does_not_tell_are_counted_and_make_the_cost_unknown(
@@ -194,14 +194,14 @@ def test_tokens_that_the_server_does_not_tell_are_counted_and_make_the_cost_unkn
 def test_a_budget_that_cannot_be_counted_is_reached(adder: Task, tmp_path: Path, limit: dict[str, Any]) -> None:
     with OpenAIServer(forgetful) as server:
         plan = plan_for(server, adder, tmp_path, attempts=9)
-        how = RolloutOptions(workers=1, budget=Budget(**limit))
+        how = RolloutOptions(workers=1, budget=RolloutBudget(**limit))
         result = rollout(plan, tmp_path / "run", how)
         (name,) = limit
         told = f"the run's budget is used up: {name} (the server did not tell those of 1 answers)"
         assert (result.progress.done, result.progress.stopping) == (1, told)
         with pytest.raises(UsageError, match="holds 1 answers whose tokens the server did not tell"):
             rollout(plan, tmp_path / "run", how)
-        episode = plan.model_copy(update={"attempts": 1, "budget": Budget(**limit)})
+        episode = plan.model_copy(update={"attempts": 1, "budget": RolloutBudget(**limit)})
         rollout(episode, tmp_path / "episode")
     (entry,) = read_index(tmp_path / "episode")
     assert (entry.outcome, entry.reason, entry.turns) == ("agent_limit", name, 2)
@@ -220,12 +220,12 @@ def test_requests_are_told_also_if_none_is_answered(
 def test_invalid_calls_and_shortened_conversations_are_totalled(
     adder: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def malformed(request: dict[str, Any]) -> Reply:
+    def malformed(request: dict[str, Any]) -> ModelReply:
         said = sum(message["role"] == "assistant" for message in request["messages"])
-        return Reply(tool_calls=[("submit", "{}") if said == 4 else ("bash", '{"command": "yes')])
+        return ModelReply(tool_calls=[("submit", "{}") if said == 4 else ("bash", '{"command": "yes')])
 
-    def long(request: dict[str, Any]) -> Reply:  # noqa: ARG001  whatever it is asked
-        return Reply(tool_calls=[("bash", json.dumps({"command": "yes | head -c 9000"}))])
+    def long(request: dict[str, Any]) -> ModelReply:  # noqa: ARG001  whatever it is asked
+        return ModelReply(tool_calls=[("bash", json.dumps({"command": "yes | head -c 9000"}))])
 
     for name, reply, limit in (("malformed", malformed, None), ("long", long, 15_000)):
         with OpenAIServer(reply, context_length=limit) as server:
@@ -253,7 +253,7 @@ def test_a_server_that_is_down_stops_the_run(adder: Task, tmp_path: Path) -> Non
 
 def test_a_conversation_that_grows_too_long_is_graded_or_shortened(adder: Task, tmp_path: Path) -> None:
     long = ("bash", json.dumps({"command": "yes | head -c 12000"}))
-    with OpenAIServer(lambda request: Reply(tool_calls=[long]), context_length=9_000) as server:  # noqa: ARG005
+    with OpenAIServer(lambda request: ModelReply(tool_calls=[long]), context_length=9_000) as server:  # noqa: ARG005
         plan = plan_for(server, adder, tmp_path, attempts=2, max_tokens=500)
         result = rollout(plan.model_copy(update={"env": {"max_turns": 6}}), tmp_path / "run")
     assert result.progress.done == 2

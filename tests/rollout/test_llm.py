@@ -17,7 +17,7 @@ from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies import make_policies
 from swe_gym.rollout.policy import PolicyFactory, ReportingPolicy
 from swe_gym.testing.loopback import Exchange
-from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply, context_length_exceeded, in_turn
+from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer, context_length_exceeded, in_turn
 from swe_gym.tools import TOOLSETS
 from swe_gym.trajectories.trajectory import Usage
 
@@ -34,7 +34,7 @@ def serve() -> Iterator[Callable[..., OpenAIServer]]:
     """Servers that give these replies, one after the other."""
     started: list[OpenAIServer] = []
 
-    def start(*replies: Reply, **options: Any) -> OpenAIServer:
+    def start(*replies: ModelReply, **options: Any) -> OpenAIServer:
         started.append(OpenAIServer(in_turn(*replies), **options))
         return started[-1].__enter__()
 
@@ -73,7 +73,11 @@ def roles(server: OpenAIServer, number: int = -1) -> list[str]:
 
 
 def test_native_calls_repair_a_task_and_the_history_is_exact(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    server = serve(Reply("I look.", [LOOK]), Reply(tool_calls=[REPAIR], reasoning="Plus."), Reply(tool_calls=[SUBMIT]))
+    server = serve(
+        ModelReply("I look.", [LOOK]),
+        ModelReply(tool_calls=[REPAIR], reasoning="Plus."),
+        ModelReply(tool_calls=[SUBMIT]),
+    )
     env = env_of_adder()
     policy = llm(server)(env)
     trajectory = play(env, policy)
@@ -103,7 +107,7 @@ def test_text_calls_are_described_and_parsed(env_of_adder: Make, serve: Any, llm
 
     calls = [ToolCall(name=name, arguments=json.loads(arguments)) for name, arguments in (REPAIR, SUBMIT)]
     texts = [f"So.\n{render_call(call, action_format)}" for call in calls]
-    server = serve(Reply(texts[0], reasoning='Or {"name": "submit"}?'), Reply(texts[1]))
+    server = serve(ModelReply(texts[0], reasoning='Or {"name": "submit"}?'), ModelReply(texts[1]))
     env = env_of_adder(action_format=action_format)
     trajectory = play(env, llm(server, calls="text")(env))
     assert trajectory.reward == 1.0
@@ -115,7 +119,9 @@ def test_text_calls_are_described_and_parsed(env_of_adder: Make, serve: Any, llm
 
 def test_the_kind_of_calls_follows_the_action_format(env_of_adder: Make, serve: Any, llm: Any) -> None:
     for action_format, native in (("auto", True), ("openai", True), ("hermes", False)):
-        server = serve(Reply(tool_calls=[SUBMIT]) if native else Reply('<tool_call>{"name": "submit"}</tool_call>'))
+        server = serve(
+            ModelReply(tool_calls=[SUBMIT]) if native else ModelReply('<tool_call>{"name": "submit"}</tool_call>')
+        )
         env = env_of_adder(action_format=action_format)
         assert play(env, llm(server)(env)).outcome == "submitted"
         assert ("tools" in sent(server)) == native
@@ -126,20 +132,22 @@ def test_the_kind_of_calls_follows_the_action_format(env_of_adder: Make, serve: 
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(tool_calls=[("bash", '{"command": "ls')]),
-        Reply(tool_calls=[("bash", '"ls"')]),
-        Reply(tool_calls=[("bash", "")]),
-        Reply(tool_calls=[("bash", '{"command": "ls", "shell": true}')]),
-        Reply(tool_calls=[("bahs", '{"command": "ls"}')]),
-        Reply(tool_calls=[("", "{}")]),
-        Reply("I would look at the code."),
-        Reply("<tool_call>{"),
-        Reply("half a thou", finish_reason="length"),
-        Reply(""),
+        ModelReply(tool_calls=[("bash", '{"command": "ls')]),
+        ModelReply(tool_calls=[("bash", '"ls"')]),
+        ModelReply(tool_calls=[("bash", "")]),
+        ModelReply(tool_calls=[("bash", '{"command": "ls", "shell": true}')]),
+        ModelReply(tool_calls=[("bahs", '{"command": "ls"}')]),
+        ModelReply(tool_calls=[("", "{}")]),
+        ModelReply("I would look at the code."),
+        ModelReply("<tool_call>{"),
+        ModelReply("half a thou", finish_reason="length"),
+        ModelReply(""),
     ],
 )
-def test_an_invalid_call_is_answered_in_the_observation(env_of_adder: Make, serve: Any, llm: Any, reply: Reply) -> None:
-    server = serve(reply, Reply(tool_calls=[SUBMIT]))
+def test_an_invalid_call_is_answered_in_the_observation(
+    env_of_adder: Make, serve: Any, llm: Any, reply: ModelReply
+) -> None:
+    server = serve(reply, ModelReply(tool_calls=[SUBMIT]))
     env = env_of_adder()
     trajectory = play(env, llm(server)(env))
     assert trajectory.outcome == "submitted"
@@ -163,7 +171,7 @@ def test_an_invalid_call_is_answered_in_the_observation(env_of_adder: Make, serv
     ],
 )
 def test_odd_messages_do_not_end_the_episode(env_of_adder: Make, serve: Any, llm: Any, message: dict[str, Any]) -> None:
-    server = serve(Reply(tool_calls=[SUBMIT]))
+    server = serve(ModelReply(tool_calls=[SUBMIT]))
     server.inject(CHAT, status=200, body={"choices": [{"message": message}]})
     env = env_of_adder()
     trajectory = play(env, llm(server)(env))
@@ -174,7 +182,7 @@ def test_odd_messages_do_not_end_the_episode(env_of_adder: Make, serve: Any, llm
 def test_only_the_first_of_several_calls_runs_and_each_gets_its_answer(
     env_of_adder: Make, serve: Any, llm: Any
 ) -> None:
-    server = serve(Reply(tool_calls=[REPAIR, SUBMIT]), Reply(tool_calls=[SUBMIT]))
+    server = serve(ModelReply(tool_calls=[REPAIR, SUBMIT]), ModelReply(tool_calls=[SUBMIT]))
     env = env_of_adder()
     trajectory = play(env, llm(server)(env))
     assert [turn.tool for turn in trajectory.turns] == ["bash", "submit"]
@@ -186,7 +194,7 @@ def test_only_the_first_of_several_calls_runs_and_each_gets_its_answer(
 
 @pytest.mark.parametrize("preset", [*sorted(TOOLSETS), "list"])
 def test_every_preset_has_a_prompt_that_names_its_tools(env_of_adder: Make, serve: Any, llm: Any, preset: str) -> None:
-    server = serve(Reply("no"))
+    server = serve(ModelReply("no"))
     env = env_of_adder(tools=["bash", "submit"] if preset == "list" else preset, max_turns=1)
     play(env, llm(server)(env))
     system = sent(server)["messages"][0]["content"]
@@ -198,7 +206,7 @@ def test_every_preset_has_a_prompt_that_names_its_tools(env_of_adder: Make, serv
 
 
 def test_sampling_and_further_fields_are_sent(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    server = serve(Reply(tool_calls=[LOOK]), Reply(tool_calls=[SUBMIT]))
+    server = serve(ModelReply(tool_calls=[LOOK]), ModelReply(tool_calls=[SUBMIT]))
     options = {"temperature": 0.5, "max_tokens": 99, "seed": 3, "stop": ["END"], "request": {"top_k": 20}}
     env = env_of_adder()
     policy = llm(server, **options, system="Be brief.")(env, seed=2)
@@ -213,14 +221,14 @@ def test_sampling_and_further_fields_are_sent(env_of_adder: Make, serve: Any, ll
 
 
 def test_unset_options_are_not_sent(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    server = serve(Reply(tool_calls=[SUBMIT]))
+    server = serve(ModelReply(tool_calls=[SUBMIT]))
     env = env_of_adder()
     play(env, llm(server)(env))
     assert sorted(sent(server)) == ["messages", "model", "tools"]
 
 
 def test_usage_and_cost_are_counted(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    server = serve(Reply("I look.", [LOOK]), Reply(tool_calls=[SUBMIT]))
+    server = serve(ModelReply("I look.", [LOOK]), ModelReply(tool_calls=[SUBMIT]))
     env = env_of_adder()
     policy = llm(server, prices={"input": 2.0, "output": 10.0})(env)
     assert isinstance(policy, ReportingPolicy)
@@ -232,7 +240,7 @@ def test_usage_and_cost_are_counted(env_of_adder: Make, serve: Any, llm: Any) ->
     assert usage.cost == pytest.approx((usage.prompt_tokens * 2 + usage.completion_tokens * 10) / 1e6)
     assert trajectory.turns[0].usage + trajectory.turns[1].usage == usage
     assert trajectory.turns[0].policy_seconds > 0
-    unknown = play(env, llm(serve(Reply(tool_calls=[SUBMIT])))(env))
+    unknown = play(env, llm(serve(ModelReply(tool_calls=[SUBMIT])))(env))
     assert unknown.usage.cost is unknown.turns[0].usage.cost is None
 
 
@@ -290,7 +298,7 @@ def test_servers_tell_tokens_in_two_ways_or_not_at_all(
 def test_the_key_comes_from_an_argument_or_a_variable(
     env_of_adder: Make, serve: Any, llm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = serve(Reply(tool_calls=[SUBMIT]))
+    server = serve(ModelReply(tool_calls=[SUBMIT]))
     monkeypatch.setenv("MY_KEY", server.api_key)
     env = env_of_adder()
     assert play(env, llm(server, api_key=None, api_key_variable="MY_KEY")(env)).outcome == "submitted"
@@ -333,7 +341,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
     ids=lambda fault: next(iter(fault)) + str(fault.get("status", "")),
 )
 def test_a_transient_fault_is_retried(env_of_adder: Make, serve: Any, llm: Any, fault: dict[str, Any]) -> None:
-    server = serve(*[Reply(tool_calls=[SUBMIT])] * 3)
+    server = serve(*[ModelReply(tool_calls=[SUBMIT])] * 3)
     server.inject(CHAT, **fault)
     env = env_of_adder()
     trajectory = play(env, llm(server)(env))
@@ -344,7 +352,7 @@ def test_a_transient_fault_is_retried(env_of_adder: Make, serve: Any, llm: Any, 
 def test_retries_are_counted_and_logged_with_their_episode(
     env_of_adder: Make, serve: Any, llm: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = serve(Reply(tool_calls=[LOOK]), Reply(tool_calls=[SUBMIT]))
+    server = serve(ModelReply(tool_calls=[LOOK]), ModelReply(tool_calls=[SUBMIT]))
     server.inject(CHAT, status=503, times=2, headers={"Retry-After": "0.01"})
     caplog.handler.addFilter(AddIds())
     with caplog.at_level("INFO", "swe_gym"), log_as(episode="adder/0/1"):
@@ -389,7 +397,7 @@ def test_a_request_is_not_repeated_if_the_server_says_so(
 
 
 def test_retry_after_is_honoured(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    server = serve(Reply(tool_calls=[SUBMIT]))
+    server = serve(ModelReply(tool_calls=[SUBMIT]))
     server.inject(CHAT, status=429, headers={"Retry-After": "1.5"})  # else it is half a second at most
     env = env_of_adder()
     trajectory = play(env, llm(server)(env))
@@ -419,7 +427,7 @@ def test_retry_after_is_honoured(env_of_adder: Make, serve: Any, llm: Any) -> No
 def test_a_permanent_fault_ends_the_episode_with_its_reason(
     env_of_adder: Make, serve: Any, llm: Any, fault: dict[str, Any], reason: str, retryable: bool
 ) -> None:
-    server = serve(*[Reply(tool_calls=[SUBMIT])] * 3)
+    server = serve(*[ModelReply(tool_calls=[SUBMIT])] * 3)
     server.inject(CHAT, times=None, **fault)
     env = env_of_adder()
     with pytest.raises(PolicyError) as failed:
@@ -484,7 +492,7 @@ def test_the_deadline_holds_if_the_server_is_never_silent(env_of_adder: Make, ll
 
 
 def test_the_policy_works_after_a_failure(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    server = serve(Reply(tool_calls=[SUBMIT]))
+    server = serve(ModelReply(tool_calls=[SUBMIT]))
     server.inject(CHAT, status=500)
     env = env_of_adder()
     policy = llm(server, retries=0)(env)
@@ -522,7 +530,9 @@ def test_close_unblocks_waiting_policies(env_of_adder: Make, serve: Any, llm: An
 
 
 def test_many_episodes_share_a_client(env_of_adder: Make, llm: Any) -> None:
-    with OpenAIServer(lambda request: Reply(tool_calls=[SUBMIT if len(request["messages"]) > 2 else LOOK])) as server:
+    with OpenAIServer(
+        lambda request: ModelReply(tool_calls=[SUBMIT if len(request["messages"]) > 2 else LOOK])
+    ) as server:
         factory = llm(server)
         outcomes: list[str] = []
         envs = [env_of_adder() for _ in range(12)]
@@ -549,7 +559,9 @@ def flood(number: int) -> tuple[str, str]:
 
 
 def test_the_oldest_observations_are_dropped_first(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    server = serve(*[Reply(tool_calls=[flood(n)]) for n in range(8)], Reply(tool_calls=[SUBMIT]), context_length=14_000)
+    server = serve(
+        *[ModelReply(tool_calls=[flood(n)]) for n in range(8)], ModelReply(tool_calls=[SUBMIT]), context_length=14_000
+    )
     env = env_of_adder(tools=["bash", "submit"])
     policy = llm(server, context=14_000, max_tokens=200)(env)
     assert play(env, policy).outcome == "submitted"
@@ -569,7 +581,9 @@ def _pairs(server: OpenAIServer) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def test_the_context_limit_is_learned_from_an_error(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    server = serve(*[Reply(tool_calls=[flood(n)]) for n in range(8)], Reply(tool_calls=[SUBMIT]), context_length=14_000)
+    server = serve(
+        *[ModelReply(tool_calls=[flood(n)]) for n in range(8)], ModelReply(tool_calls=[SUBMIT]), context_length=14_000
+    )
     env = env_of_adder()
     policy = llm(server, max_tokens=200)(env)
     assert play(env, policy).outcome == "submitted"
@@ -578,8 +592,8 @@ def test_the_context_limit_is_learned_from_an_error(env_of_adder: Make, serve: A
 
 
 def test_turns_are_dropped_if_observations_are_not_enough(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    replies = [Reply("word " * 400, [LOOK]) for _ in range(8)]
-    server = serve(*replies, Reply(tool_calls=[SUBMIT]), context_length=10_000)
+    replies = [ModelReply("word " * 400, [LOOK]) for _ in range(8)]
+    server = serve(*replies, ModelReply(tool_calls=[SUBMIT]), context_length=10_000)
     env = env_of_adder()
     assert play(env, llm(server, max_tokens=200)(env)).outcome == "submitted"
     messages = sent(server)["messages"]
@@ -589,7 +603,7 @@ def test_turns_are_dropped_if_observations_are_not_enough(env_of_adder: Make, se
 
 
 def test_a_single_long_observation_loses_its_middle(env_of_adder: Make, serve: Any, llm: Any) -> None:
-    server = serve(Reply(tool_calls=[flood(1)]), Reply(tool_calls=[SUBMIT]), context_length=4_000)
+    server = serve(ModelReply(tool_calls=[flood(1)]), ModelReply(tool_calls=[SUBMIT]), context_length=4_000)
     env = env_of_adder(tools=["bash", "submit"])
     assert play(env, llm(server, max_tokens=100)(env)).outcome == "submitted"
     shown = sent(server)["messages"][-1]["content"]

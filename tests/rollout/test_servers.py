@@ -15,7 +15,7 @@ from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.loopback import HttpAnswer
-from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply
+from swe_gym.testing.openai_server import CHAT, MODELS, ModelReply, OpenAIServer
 from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import RunFolder, read_episodes, read_failed, read_run
 from swe_gym.trajectories.trajectory import ModelServer, Trajectory
@@ -29,8 +29,8 @@ OLD = Path(__file__).parent.parent / "trajectories" / "run_of_0_1"
 """A run folder as the first version wrote it: one graded episode, one killed try."""
 
 
-def submit(request: dict[str, Any]) -> Reply:  # noqa: ARG001  whatever it is asked
-    return Reply(tool_calls=[("submit", "{}")])
+def submit(request: dict[str, Any]) -> ModelReply:  # noqa: ARG001  whatever it is asked
+    return ModelReply(tool_calls=[("submit", "{}")])
 
 
 def plan_for(server: OpenAIServer, task: Task, folder: Path, attempts: int = 1) -> Plan:
@@ -87,7 +87,7 @@ def test_answers_under_another_name_of_the_model_are_told(
 ) -> None:
     names = ["scripted", "cheaper", "scripted"]
 
-    def say(request: dict[str, Any]) -> Reply:
+    def say(request: dict[str, Any]) -> ModelReply:
         said = sum(message["role"] == "assistant" for message in request["messages"])
         tool = ("submit", "{}") if said == 2 else ("bash", '{"command": "true"}')
         call = {"id": "1", "type": "function", "function": dict(zip(("name", "arguments"), tool, strict=True))}

@@ -10,7 +10,7 @@ import pytest
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import UsageError
-from swe_gym.rollout.budget import Budget
+from swe_gym.rollout.budget import RolloutBudget
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.rollout.replay import replay
@@ -120,7 +120,7 @@ def test_ignored_text_is_not_compared(recorded: Trajectory) -> None:
 
 def test_a_limit_of_the_episode_loop_is_replayed(recorded: Trajectory) -> None:
     env = SweEnv(**recorded.env)
-    cut = play(env, ScriptedPolicy([turn.action for turn in recorded.turns[:3]]), budget=Budget(seconds=1e-6))
+    cut = play(env, ScriptedPolicy([turn.action for turn in recorded.turns[:3]]), budget=RolloutBudget(seconds=1e-6))
     env.close()
     assert (cut.reason, len(cut.turns), cut.reward_valid) == ("time", 1, True)
     assert replay(cut) is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from swe_gym.testing.loopback import HttpAnswer
-from swe_gym.testing.openai_server import CHAT, COMPLETIONS, OpenAIServer, Reply, context_length_exceeded, in_turn
+from swe_gym.testing.openai_server import CHAT, COMPLETIONS, ModelReply, OpenAIServer, context_length_exceeded, in_turn
 
 openai = pytest.importorskip("openai")
 
@@ -34,7 +34,7 @@ def complete(server: OpenAIServer, prompt: Any, **request: Any) -> Any:
 
 @pytest.fixture
 def server() -> Iterator[OpenAIServer]:
-    with OpenAIServer(lambda request: Reply(f"{len(request['messages'])} so far")) as server:
+    with OpenAIServer(lambda request: ModelReply(f"{len(request['messages'])} so far")) as server:
         yield server
 
 
@@ -58,7 +58,7 @@ def test_a_reply(server: OpenAIServer) -> None:
 
 
 def test_a_streamed_reply() -> None:
-    said = Reply("a longer text\nof two lines — and more", reasoning="because it is so", tool_calls=CALLS)
+    said = ModelReply("a longer text\nof two lines — and more", reasoning="because it is so", tool_calls=CALLS)
     with OpenAIServer(in_turn(said)) as server:
         *pieces, last = chat(server, stream=True, stream_options={"include_usage": True})
     deltas = [piece.choices[0].delta for piece in pieces]
@@ -76,7 +76,7 @@ def test_a_streamed_reply() -> None:
 
 
 def test_tool_calls_are_sent_unchanged() -> None:
-    with OpenAIServer(in_turn(Reply(tool_calls=CALLS))) as server:
+    with OpenAIServer(in_turn(ModelReply(tool_calls=CALLS))) as server:
         (choice,) = chat(server).choices
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
@@ -85,7 +85,7 @@ def test_tool_calls_are_sent_unchanged() -> None:
 
 
 def test_several_choices() -> None:
-    with OpenAIServer(in_turn(Reply("a"), Reply("b", finish_reason="length"))) as server:
+    with OpenAIServer(in_turn(ModelReply("a"), ModelReply("b", finish_reason="length"))) as server:
         choices = chat(server, n=2).choices
     assert [(choice.index, choice.message.content, choice.finish_reason) for choice in choices] == [
         (0, "a", "stop"),
@@ -96,9 +96,9 @@ def test_several_choices() -> None:
 def test_token_ids_in_and_out() -> None:
     asked: list[Any] = []
 
-    def reply(request: dict[str, Any]) -> Reply:
+    def reply(request: dict[str, Any]) -> ModelReply:
         asked.append(request["prompt"])
-        return Reply("né", token_ids=[7, 300], logprobs=[-0.25, -1.5])
+        return ModelReply("né", token_ids=[7, 300], logprobs=[-0.25, -1.5])
 
     extra = {"return_token_ids": True, "return_tokens_as_token_ids": True}
     with OpenAIServer(reply) as server:
@@ -115,7 +115,7 @@ def test_token_ids_in_and_out() -> None:
 
 
 def test_tokens_are_bytes_by_default() -> None:
-    with OpenAIServer(lambda _: Reply("né")) as server:
+    with OpenAIServer(lambda _: ModelReply("né")) as server:
         (talked,) = chat(server, logprobs=True, extra_body={"return_token_ids": True}).choices
         (completed,) = complete(server, "text", logprobs=0).choices
         assert complete(server, "text").choices[0].logprobs is None
@@ -166,17 +166,17 @@ def test_invalid_requests(server: OpenAIServer) -> None:
 
 
 def test_a_script_that_fails_or_ends() -> None:
-    with OpenAIServer(in_turn(Reply("one"))) as server:
+    with OpenAIServer(in_turn(ModelReply("one"))) as server:
         chat(server)
         with pytest.raises(openai.BadRequestError, match="the script is over"):
             chat(server)
-        server.reply = lambda request: Reply(request["nothing"])
+        server.reply = lambda request: ModelReply(request["nothing"])
         with pytest.raises(openai.InternalServerError, match="KeyError"):
             chat(server)
 
 
 def test_a_prompt_that_is_too_long() -> None:
-    with OpenAIServer(in_turn(Reply("fits")), context_length=100) as server:
+    with OpenAIServer(in_turn(ModelReply("fits")), context_length=100) as server:
         for prompt, room in (([1] * 101, 0), ([1] * 50, 51)):
             with pytest.raises(openai.BadRequestError, match="maximum context length is 100 tokens") as refused:
                 complete(server, prompt, max_tokens=room)
@@ -230,7 +230,7 @@ def test_an_interrupted_stream(server: OpenAIServer, after: int) -> None:
 
 
 def test_a_reply_can_refuse() -> None:
-    def reply(_: dict[str, Any]) -> Reply:
+    def reply(_: dict[str, Any]) -> ModelReply:
         raise HttpAnswer(429, {"error": {"message": "later"}}, {"Retry-After": "1"})
 
     with OpenAIServer(reply) as server, pytest.raises(openai.RateLimitError):

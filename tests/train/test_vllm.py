@@ -13,13 +13,13 @@ httpx = pytest.importorskip("httpx")
 
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402  only where torch is there
 from swe_gym.testing.loopback import Exchange, HttpAnswer  # noqa: E402
-from swe_gym.testing.openai_server import OpenAIServer, Reply  # noqa: E402
+from swe_gym.testing.openai_server import ModelReply, OpenAIServer  # noqa: E402
 from swe_gym.train.config import GenerationConfig  # noqa: E402
 from swe_gym.train.generators import make_generator  # noqa: E402
 from swe_gym.train.generators.vllm import VllmGenerator  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
 
-REPLY = Reply("", token_ids=[5, 6, 0], logprobs=[-0.1, -0.2, -0.3], finish_reason="stop")
+REPLY = ModelReply("", token_ids=[5, 6, 0], logprobs=[-0.1, -0.2, -0.3], finish_reason="stop")
 
 
 class Server(OpenAIServer):
