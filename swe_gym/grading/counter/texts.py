@@ -8,6 +8,7 @@ are both near the original (a letter, a case, a blank, the order, the next numbe
 
 import ast
 import builtins
+import functools
 import itertools
 import keyword
 import numbers
@@ -376,9 +377,13 @@ def _rank(change: Change, source: Source) -> int:
 
 def _statement(function: Function, source: Source, change: Change) -> tuple[int, int]:
     """The span of the innermost statement of a change."""
-    spans = [source.span(node) for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
-    around = [span for span in spans if span[0] <= change.start <= span[1]]
+    around = [span for span in _statement_spans(function, source) if span[0] <= change.start <= span[1]]
     return min(around, key=lambda span: span[1] - span[0], default=(change.start, change.end))
+
+
+@functools.lru_cache(maxsize=8)
+def _statement_spans(function: Function, source: Source) -> list[tuple[int, int]]:
+    return [source.span(node) for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
 
 
 def _of_change(change: Change, function: Function, source: Source, rng: Random, count: int) -> list[Feature]:
@@ -398,11 +403,20 @@ def _of_change(change: Change, function: Function, source: Source, rng: Random, 
     elif change.kind == "pattern":
         near = _list_near(text, change.start, source, rng, count) if PLAIN.fullmatch(text.strip("\"'")) else []
         near = [feature for feature in near if feature.kind != "near-word"]  # which right work may say too
+    return near or _draw_far(change, text, source, rng, count)
+
+
+def _draw_far(change: Change, text: str, source: Source, rng: Random, count: int) -> list[Feature]:
+    """Several draws of a change as one feature. Exceptions and types come from all builtins."""
     rank = 2 if _appends(text) else min(2, _rank(change, source))
-    drawn = {edit.text: edit for edit in (_draw(change, text, rng) for _ in range(2 * count))}
-    drawn.pop(text, None)
-    far = [Feature(change.kind, tuple(drawn.values())[: count - 1], rank)] if drawn else []
-    return near or far
+    first = change.edit(rng)
+    names = _other_builtins(change, first, text)
+    if names:
+        edits = [first._replace(text=name) for name in rng.sample(names, min(len(names), count))]
+    else:
+        edits = [first, *(change.edit(rng) for _ in range(2 * count))]
+    drawn = {edit.text: edit for edit in edits if edit.text != text}
+    return [Feature(change.kind, tuple(drawn.values())[: count - 1], rank)] if drawn else []
 
 
 def _inline_constant(change: Change, source: Source, rng: Random, count: int) -> list[Feature]:
@@ -458,14 +472,13 @@ def _appends(text: str) -> bool:
     return bool(bodies) and not any(letters(body, 0) for body in bodies)
 
 
-def _draw(change: Change, text: str, rng: Random) -> TextEdit:
-    """Draw a change. Exceptions and types come from all builtins."""
-    edit = change.edit(rng)
+def _other_builtins(change: Change, drawn: TextEdit, text: str) -> list[str]:
+    """The builtins that can stand for an exception or type that right work raises or returns; none for warnings."""
     kinds: dict[str, Callable[[str], bool]] = {"exception": _is_exception, "type": _is_type}
-    if change.kind not in kinds or issubclass(getattr(builtins, edit.text, Warning), Warning):
-        return edit
-    names = [name for name in dir(builtins) if kinds[change.kind](name) and not _is_related(name, text)]
-    return edit._replace(text=rng.choice(names)) if names else edit  # `Exception` and `object` are related to all
+    if change.kind not in kinds or issubclass(getattr(builtins, drawn.text, Warning), Warning):
+        return []
+    # `Exception` and `object` are related to all
+    return [name for name in dir(builtins) if kinds[change.kind](name) and not _is_related(name, text)]
 
 
 def _is_exception(name: str) -> bool:
