@@ -61,7 +61,7 @@ def hide_memory() -> None:
         pass
 
 
-class KeeperLink(object):
+class Link(object):
     """The session's side: asks the keeper and tells it what happens."""
 
     def __init__(self, asks: int, answers: int) -> None:
@@ -225,7 +225,7 @@ def end_as(status: int) -> "NoReturn":
     os._exit(os.WEXITSTATUS(status))
 
 
-def split(folder: str) -> "tuple[KeeperLink, dict[str, Any]]":
+def split(folder: str) -> "tuple[Link, dict[str, Any]]":
     """Fork. The keeper stays here and does not return; the session gets its link and what it may know of the order."""
     sys.stdout.flush(), sys.stderr.flush()
     asked, asks = os.pipe()
@@ -237,7 +237,7 @@ def split(folder: str) -> "tuple[KeeperLink, dict[str, Any]]":
         keep(folder, session, asked, answers)
     os.close(asked)
     os.close(answers)
-    link = KeeperLink(asks, hears)
+    link = Link(asks, hears)
     known = link.wait()
     if known is None:
         sys.exit("the reporter has no order: a test command may run the tests only once")

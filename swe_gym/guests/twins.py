@@ -15,7 +15,7 @@ import types
 import warnings
 from os import listdir  # tests replace it
 
-from .keeper import KeeperLink, receive, send
+from .keeper import Link, receive, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Twins(object):
         workdir: The workspace.
     """
 
-    def __init__(self, link: KeeperLink, known: "dict[str, Any]", workdir: str) -> None:
+    def __init__(self, link: Link, known: "dict[str, Any]", workdir: str) -> None:
         self._link = link
         self._deadline = known["deadline"]
         self._groups = [

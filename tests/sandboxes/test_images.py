@@ -340,7 +340,7 @@ def test_a_token_service_on_another_host_gets_no_login(registry: Registry, tmp_p
 
 
 def test_a_password_is_never_sent_in_clear_but_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry_of = functools.partial(registry_client.Registry, deadline=0.0)
+    registry_of = functools.partial(registry_client.ImageRegistry, deadline=0.0)
     monkeypatch.setenv(MIRRORS, "docker.io=http://mirror.example.com,quay.io=https://mirror.example.com")
     log_in(tmp_path, "mirror.example.com", "https://index.docker.io/v1/", "registry.gitlab.com")
     clear, tls, lab = (registry_of(ImageName.parse(name)) for name in ("a", "quay.io/a/b", "registry.gitlab.com/a/b"))
