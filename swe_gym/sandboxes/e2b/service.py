@@ -203,14 +203,15 @@ class Instance:
             **select_supported(commands.run, stdin=True, retain_output=False),
         )
         self._pid = handle.pid
+        errors = Tail()
         try:
-            handle.wait(on_stdout=wait_for_greeting())
+            handle.wait(on_stdout=wait_for_greeting(), on_stderr=errors.add)
         except Greeted:
             handle.disconnect()
         except self._sdk.CommandExitException as ended:
             why = "it has no Python" if ended.exit_code == NO_PYTHON else f"exit code {ended.exit_code}"
             text = f"the template cannot run the runner: {why}"
-            raise SandboxStartError(text, reason="setup", detail=self._clean(ended.stderr)) from None
+            raise SandboxStartError(text, reason="setup", detail=self._clean(errors.text)) from None
 
     # --- methods of `RemoteProcess`-------------------------------------------------------------------------
 
@@ -278,6 +279,17 @@ class Instance:
     def _clean(self, text: str) -> str:
         """Remove the key from a text."""
         return text.replace(self._access.api_key.get_secret_value(), "***")
+
+
+class Tail:
+    """The last characters of a stream."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def add(self, piece: str) -> None:
+        """Add a piece of the stream."""
+        self.text = (self.text + piece)[-MOST_BEFORE_GREETING:]
 
 
 def wait_for_greeting() -> Callable[[str], None]:
