@@ -203,7 +203,7 @@ class Instance:
             **select_supported(commands.run, stdin=True, retain_output=False),
         )
         self._pid = handle.pid
-        errors = Tail()
+        errors = ErrorTail()
         try:
             handle.wait(on_stdout=wait_for_greeting(), on_stderr=errors.add)
         except Greeted:
@@ -281,7 +281,7 @@ class Instance:
         return text.replace(self._access.api_key.get_secret_value(), "***")
 
 
-class Tail:
+class ErrorTail:
     """The last characters of a stream."""
 
     def __init__(self) -> None:
