@@ -76,7 +76,7 @@ SMALL = {
         ("Qwen2", {"num_key_value_heads": 2}, True),
         ("Phi", {}, True),  # its output layer has a bias
         ("Granite", {"num_key_value_heads": 2, "logits_scaling": 8.0}, False),
-        ("Falcon", {}, False),  # rows attend to the row before them
+        ("OPT", {}, False),  # it numbers the positions of all rows in one count
     ],
 )
 def test_a_model_that_does_not_support_packing_is_refused(kind: str, more: dict[str, Any], fits: bool) -> None:
