@@ -39,6 +39,7 @@ from swe_gym.errors import SandboxClosed, SweGymError, UsageError
 from swe_gym.rollout.tokens import short_prompt
 from swe_gym.tasks.micro import expert_calls
 from swe_gym.testing.loopback import Exchange, HttpAnswer, LoopbackServer
+from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.wrappers import RecordTrajectory, ShapeReward
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL and its dependencies emit warnings
@@ -277,8 +278,8 @@ def test_wrappers_of_the_environment_see_an_unfinished_episode_end(tmp_path: Pat
     made.reset(task_id=TASK)
     made.bash(**json.loads(GOLD)["arguments"])
     assert made.get_reward() == 3.0
-    (line,) = file.read_text().splitlines()
-    assert (json.loads(line)["reward"], json.loads(line)["reason"]) == (1.0, "no_call")
+    (record,) = Trajectory.read(file)
+    assert (record.reward, record.reason) == (1.0, "no_call")
 
 
 def test_tools_are_typed_methods() -> None:
