@@ -222,7 +222,7 @@ def plan_counters(
 def _draw_kept(
     finder: Finder, keeping: Collection[str], taken: Collection[FunctionPlace], rng: Random, options: CounterOptions
 ) -> set[FunctionPlace]:
-    """Draw functions that must keep passing. A few are none that would cost another run or many seconds."""
+    """Draw functions that must keep passing. A small sample leaves out those that cost another run or seconds."""
     every = options.counter == "all"
     missing = len(keeping) if every else max(0, FEW - len(taken))
     usable = sorted(keeping if every else set(keeping).difference(options.unforkable))

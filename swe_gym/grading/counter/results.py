@@ -42,7 +42,7 @@ KNOWN_SHARE = 0.6
 """Share of changed numbers that stand elsewhere in the test."""
 
 PLAUSIBLE = 3
-"""Of so many times the values that are wanted, those that look least made are chosen from."""
+"""Candidates kept per wanted value: those that look least artificial."""
 
 
 class ResultDifference(NamedTuple):

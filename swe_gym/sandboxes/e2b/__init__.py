@@ -150,7 +150,7 @@ class AGSSandbox(E2BSandbox):
 
     name = "ags"
     quota: ClassVar[int | None] = 10
-    """Of a personal account."""
+    """Sandboxes that a personal account may run at once."""
 
     @classmethod
     def _parse(cls, options: JsonMapping) -> E2BOptions:
