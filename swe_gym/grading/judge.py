@@ -16,7 +16,7 @@ from ..errors import GradingError
 from ..sandboxes import Sandbox
 from ..types import CounterTests, ExecResult, JsonObject, Task, TestStatus, Verdict
 from .base import LOG_CHARS, Grader, Ready, Results
-from .counter import CounterOptions, CounterPlan, CounterText, plan_counters
+from .counter import CounterGroup, CounterOptions, CounterPlan, CounterText, plan_counters
 from .counter.finding import Finder
 from .matching import match_tests
 from .patch import Patch
@@ -128,6 +128,8 @@ class Judge:
         self._starting = set(oracle.fail_to_pass) or passing
         self._keeping = {*oracle.pass_to_pass, *passing} - self._starting
         self._plain = GradedRun({})
+        self._whole: Results | None = None  # of the first run, while the plan holds only tests that must start passing
+        self._kept: tuple[CounterGroup, ...] = ()  # what that run proved
         self._rng = Random(self.options.seed or secrets.token_bytes(32))
         if not self._starting <= self.options.passing.keys():
             found = known(self.task)
@@ -145,7 +147,7 @@ class Judge:
             SandboxError: A sandbox failed.
         """
         self._run_first(fresh)
-        if self._learns():
+        if self._learns() and not self._run_alone():
             with self.stage.open_fresh() as again:
                 self._run_first(again)
         if self._may_earn():
@@ -185,6 +187,25 @@ class Judge:
         )
         return bool(found.returned) or any(found.passing.values())
 
+    def _run_alone(self) -> bool:
+        """Judge the functions that must start passing once more, by other texts and without the other tests.
+
+        Returns:
+            Whether that decides. It does not if a test that passed among the others fails alone.
+        """
+        numbers = [number for number, group in enumerate(self.plan.groups) if not group.starts]
+        if not all(self._is_proven(number) for number in numbers):
+            return False
+        self._whole, self._kept = self._plain.results, tuple(self.plan.groups[number] for number in numbers)
+        passed = {test for test, status in self._ends().items() if status is TestStatus.PASSED} & self._starting
+        with self.stage.open_fresh() as fresh:
+            self._run_first(fresh)
+        ends = match_tests(sorted(passed), {} if self._plain.results.reason else self._plain.results.statuses).statuses
+        if self._alarms or self._refuted or all(status is TestStatus.PASSED for status in ends.values()):
+            return True
+        self._whole, self._kept = None, ()
+        return False
+
     def _play(self, fresh: Sandbox) -> None:
         """Plan the counter-tests and run the tests. All files are read before code of the work runs."""
         ready = self.stage.prepare(self.patch, fresh)
@@ -205,13 +226,19 @@ class Judge:
             self._keep(self._with_twins(self.stage.prepare(self.patch, fresh), fresh))
 
     def _keep(self, run: GradedRun) -> None:
-        """Store the run whose session played every test as it is."""
+        """Store the run whose session played every test as it is, if need be together with the first one."""
+        if self._whole is not None:
+            statuses = {**self._whole.statuses, **self._ends(run)}
+            run = replace(run, results=run.results.model_copy(update={"statuses": statuses}))
         self._plain = run
         self.runs.append(run)
 
     def _plan(self, fresh: Sandbox, *, forks: bool) -> CounterPlan:
         finder = Finder(self.task.oracle, fresh, self.patch.paths)
-        plan = plan_counters(finder, sorted(self._starting), sorted(self._keeping), self._rng, self.options)
+        keeping = self._keeping
+        if self._whole is not None:
+            keeping = {test for group in self.plan.groups if group.starts for test in group.tests} & keeping
+        plan = plan_counters(finder, sorted(self._starting), sorted(keeping), self._rng, self.options)
         return plan if forks else plan.unforked(range(len(plan.groups)))
 
     def _with_twins(self, ready: Ready, sandbox: Sandbox) -> GradedRun:
@@ -232,8 +259,9 @@ class Judge:
     def _order(self, planned: GradedRun, *, stops: bool) -> TwinOrder:
         plan = self.plan
         twins = [(number, plan.groups[number]) for number in planned.twins]
-        selects = planned.second and not any(plan.is_nested(number) for number in planned.second)
-        only = [place for number in planned.second for place in plan.groups[number].places]
+        alone = planned.second or range(len(plan.groups) if self._whole is not None else 0)
+        selects = alone and not any(plan.is_nested(number) for number in alone)
+        only = [place for number in alone for place in plan.groups[number].places]
         return TwinOrder(
             groups=tuple(
                 TwinGroup(
@@ -434,7 +462,7 @@ class Judge:
         kinds: dict[str, str] = {}
         kept: dict[str, str] = {}
         texts: dict[str, int] = {}
-        for group in self.plan.groups:
+        for group in (*self.plan.groups, *self._kept):
             tests = [test for test in group.tests if test not in self._unproven]
             texts |= dict.fromkeys(tests, group.effective if group.forks else min(2, group.effective))
             kinds |= {test: group.kind for test in tests if test in starting}

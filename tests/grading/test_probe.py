@@ -43,6 +43,35 @@ def test_the_judge_learns_what_passes_without_work(runner: str) -> None:
     assert (again.passing, again.runs, len(small.opened)) == (found.passing, 1, 4)
 
 
+COUNTING = OLD + KEPT + "\n\nSTATE = []\n"
+
+
+def test_tests_that_must_keep_passing_run_once() -> None:
+    """What the first run proved of them stays proven."""
+    tests = pytest_file("assert m.g() == 'some words'\n    assert m.f(1) == 2", "assert m.g() == 'some words'")
+    small = unknown(tests=tests, keeping=("test_b",))
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    found = verdict.counter_tests
+    assert (set(found.kinds), set(found.kept), found.runs) == ({small.name("test_a")}, {small.name("test_b")}, 2)
+    first, second = verdict.log.split("run 2")
+    assert ("2 passed" in first, "1 passed" in second) == (True, True), verdict.log
+
+
+def test_tests_that_fail_alone_run_among_the_others() -> None:
+    """A test that needs another one before it is no reason to refuse right work."""
+    tests = pytest_file(
+        "m.STATE.append(1)\n    assert m.g() == 'some words'",
+        "assert m.g() == 'some words'\n    assert m.STATE and m.f(1) == 2\n    assert m.f(2) == 3",
+    )
+    small = unknown(old=COUNTING, tests=tests, starting=("test_b",), keeping=("test_a",))
+    small = replace(small, gold=small.gold + "\n\nSTATE = []\n")
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert verdict.counter_tests.runs == 3
+    assert not small.judge(COUNTING.replace("None\n", "x and x + 2\n"), seed=b"2").resolved
+
+
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_work_is_judged_once_where_nothing_passes_without_work(runner: str) -> None:
     small = three(runner, known=False)
