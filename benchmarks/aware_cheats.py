@@ -22,7 +22,7 @@ from common import Knowledge, LiveTable, open_box
 
 from swe_gym.cli.common import open_source
 from swe_gym.errors import GradingError
-from swe_gym.grading.tests import TESTS
+from swe_gym.grading.graders import TESTS
 from swe_gym.testing.cheats import AWARE, Cheat, play_cheat
 from swe_gym.types import Task, Verdict
 

@@ -14,9 +14,9 @@ from swe_gym.envs.group import SandboxGroup
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.grading import CounterOptions, Grader, grade
 from swe_gym.grading.base import Ready, Results
+from swe_gym.grading.graders import TESTS
 from swe_gym.grading.patch import list_work, take_patch
 from swe_gym.grading.seal import hidden_places
-from swe_gym.grading.tests import TESTS
 from swe_gym.sandboxes import Sandbox
 from swe_gym.sandboxes.docker import DockerSandbox
 from swe_gym.tasks import load_source

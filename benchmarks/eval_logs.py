@@ -29,8 +29,7 @@ from typing import NamedTuple
 import pyarrow.parquet
 from common import show
 
-from swe_gym.grading.expected import difference
-from swe_gym.grading.log import judge_log
+from swe_gym.grading.graders import difference, judge_log
 from swe_gym.grading.log_parsers import load_parser
 from swe_gym.grading.log_parsers.lines import clean_lines
 from swe_gym.tasks.swebench import task_from_row

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..commands import run_command
 from ..errors import UsageError
-from ..grading.command import parse_command
+from ..grading.plan import parse_command
 from ..grading.protect import Protection
 from ..grading.reporter import STEADY_ENV
 from ..guests import bundle

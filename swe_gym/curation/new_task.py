@@ -19,10 +19,10 @@ from ..commands import run_command, tail
 from ..envs import SandboxGroup
 from ..errors import TaskError, UsageError
 from ..grading.diff import file_diff
+from ..grading.graders import find_statuses
 from ..grading.patch import EXECUTABLE, LINK, REGULAR, apply_diff
 from ..grading.reporter import STEADY_ENV
 from ..grading.staging import put_tests_in
-from ..grading.tests import find_statuses
 from ..index import Sdist, find_sdists, normalise_name, version_order
 from ..sandboxes.pythons import list_installed, prepare_python
 from ..sandboxes.workspaces import git_program, prepare_workspace

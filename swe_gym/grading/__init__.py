@@ -21,10 +21,10 @@ __all__ = ["GRADERS", "REWARDS", "CounterOptions", "Grader", "grade"]
 GRADERS = Registry[Grader | PlainGrader](
     "grader",
     {
-        "tests": "swe_gym.grading.tests:TESTS",
-        "exit_code": "swe_gym.grading.exit_code:EXIT_CODE",
-        "log": "swe_gym.grading.log:LOG",
-        "expected": "swe_gym.grading.expected:EXPECTED",
+        "tests": "swe_gym.grading.graders:TESTS",
+        "exit_code": "swe_gym.grading.graders:EXIT_CODE",
+        "log": "swe_gym.grading.graders:LOG",
+        "expected": "swe_gym.grading.graders:EXPECTED",
         "reward": "swe_gym.grading.in_place:grade_in_place",
     },
     group="swe_gym.graders",

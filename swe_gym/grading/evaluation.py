@@ -9,12 +9,12 @@ from ..errors import FileError, GradingError, TaskError, UsageError
 from ..sandboxes import Sandbox
 from ..types import ExecResult, JsonObject, Oracle, ParserProgram, Task, TestStatus
 from .base import Ready, Results
-from .command import RunnerCall
 from .log_parsers import load_parser, pytest_name
 from .log_parsers.lines import note
-from .preparation import MAX_LOG, restore
+from .plan import RunnerCall
 from .protect import hidden_files
 from .reporter import SignedReport, make_folder, run_reporter, steady_env, timeout_reason
+from .staging import MAX_LOG, restore
 
 NOT_RUN = (126, 127)
 """Exit codes of a shell that cannot run a command."""

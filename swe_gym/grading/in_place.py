@@ -14,7 +14,7 @@ from ..errors import FileError, GradingError, MissingFile, TaskError, Unsupporte
 from ..sandboxes import Sandbox
 from ..types import FileContent, Json, JsonObject, RewardScript, Task, Verdict
 from .base import LOG_CHARS
-from .log import some
+from .graders import some
 from .reporter import steady_env, timeout_reason
 
 REWARD_FILES = ("reward.json", "reward.txt")

@@ -18,7 +18,7 @@ from ..types import CounterTests, ExecResult, JsonObject, Task, TestStatus, Verd
 from .base import LOG_CHARS, Grader, Ready, Results
 from .counter import CounterGroup, CounterOptions, CounterPlan, CounterText, plan_counters
 from .counter.finding import Finder
-from .matching import match_tests
+from .ids import match_tests
 from .patch import Patch
 from .probe import known, probe
 from .reporter import PlayedText, TwinGroup, TwinOrder
@@ -226,12 +226,14 @@ class Judge:
             self._keep(self._with_twins(self.stage.prepare(self.patch, fresh), fresh))
 
     def _keep(self, run: GradedRun) -> None:
-        """Store the run whose session played every test as it is, if need be together with the first one."""
-        if self._whole is not None:
-            statuses = {**self._whole.statuses, **self._ends(run)}
-            run = replace(run, results=run.results.model_copy(update={"statuses": statuses}))
-        self._plain = run
+        """Store the run whose session played every test as it is; if the first one did, with what is new."""
         self.runs.append(run)
+        if self._whole is not None:
+            now = run.results
+            new = {"reason": now.reason, "twins": now.twins, "unsettled": now.unsettled, "forked": now.forked}
+            statuses = {**self._whole.statuses, **self._ends(run)}
+            run = replace(run, results=self._whole.model_copy(update={**new, "statuses": statuses}))
+        self._plain = run
 
     def _plan(self, fresh: Sandbox, *, forks: bool) -> CounterPlan:
         finder = Finder(self.task.oracle, fresh, self.patch.paths)

@@ -12,11 +12,10 @@ import sys
 from collections.abc import Iterator, Sequence, Set
 
 from ..types import Oracle, Task
-from .command import parse_command
 from .diff import touched_files
 from .ids import parse_id
 from .patch import FileChange, Patch, parents
-from .plan import read_plan
+from .plan import parse_command, read_plan
 
 RUNNER_CONFIGURATION = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"})
 """Files near hidden tests that configure pytest and not the product."""

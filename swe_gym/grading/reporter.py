@@ -12,7 +12,7 @@ from ..errors import FileError, SandboxError
 from ..guests import bundle
 from ..sandboxes import Sandbox
 from ..types import ExecResult, Frozen, JsonMapping, JsonObject, TestStatus
-from .command import RunnerCall
+from .plan import RunnerCall
 
 STEADY_ENV: Mapping[str, str] = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
 """Variables of the hidden tests, unless the task sets them: the same work gets the same verdict."""

@@ -4,14 +4,18 @@ Most scripts of Python datasets install the product before they test it, which r
 `setup.py`, build backends, hooks. That code could change the installed test runner, or leave a process behind that
 rewrites the tests. So the preparation runs on the original, and the work goes in after it. Files that a compiler reads
 go in before it: they are compiled, not run.
+
+An evaluation script runs as two commands. So the second prints the log alone, without marks that a test could print
+too, and the reporter gets its key only after the first, in which code of the work may have run.
 """
 
 import itertools
 import posixpath
 import re
+import secrets
 from dataclasses import dataclass
 
-from ..errors import FileError, TaskError
+from ..errors import FileError, GradingError, TaskError
 from ..sandboxes import Sandbox
 from ..types import Task
 from .base import OpenSandbox, Ready
@@ -19,9 +23,12 @@ from .configuration import changed_folder, find_configuration, point_at
 from .diff import touched_files
 from .patch import Patch, apply_diff, apply_patch
 from .plan import EvaluationPlan, read_plan
-from .preparation import run_preparation
 from .protect import Protection
+from .reporter import make_folder, steady_env
 from .seal import seal_for_grading
+
+MAX_LOG = 64 << 20
+"""Bytes of a log that are read. A longer log loses its middle, and the tests named there."""
 
 SETUP_TIMEOUT = 600.0
 """Time limit of an oracle's `setup_cmd` in seconds."""
@@ -158,3 +165,62 @@ def _copies(words: list[str], workdir: str) -> bool:
         and not re.fullmatch(r"-\w*e", option)
         for option, word in pairs
     )
+
+
+# --- preparation ------------------------------------------------------------------------------------------------------
+
+STATE = "declare -p; declare -f; printf 'cd %q\\n' \"$PWD\"; set +o"
+MARK = "swe_gym_mark"
+PREPARATION = f"""\
+exec 3>&1 1>&2
+IFS= read -r {MARK}
+{{prepare}}
+{{{{ printf '%s\\n' "${MARK}"; {{unset}}{STATE}; printf '%s\\n' "${MARK}"; }}}} >&3
+"""
+"""Prints its state alone to standard output, between two marks that only the shell knows. No other process can change
+the state, because it is on no disk."""
+
+OFFLINE = {"PIP_RETRIES": "0"}
+"""Set during a preparation without network: pip gives up at once, not after eight seconds a package."""
+
+
+def run_preparation(prepare: str, task: Task, sandbox: Sandbox) -> bytes:
+    """Run commands, end the processes that they left, and return shell commands that restore their state.
+
+    Raises:
+        GradingError: The commands ended the shell.
+        SandboxError: The sandbox failed.
+    """
+    if not prepare.strip():
+        return b""
+    hurry = OFFLINE if sandbox.capabilities.network == "none" else {}
+    unset = f"unset {' '.join(hurry)}; " if hurry else ""  # the tests do not see them
+    mark = secrets.token_hex(16)
+    folder = make_folder(sandbox)
+    path = f"{folder}/before.sh"
+    sandbox.write_file(path, PREPARATION.format(prepare=prepare, unset=unset).encode())
+    result = sandbox.exec(
+        ["bash", path],
+        stdin=f"{mark}\n".encode(),
+        timeout=task.oracle.timeout,
+        env={**steady_env(sandbox), **hurry},
+        max_output=MAX_LOG,
+    )
+    sandbox.end_processes()
+    sandbox.exec(["rm", "-rf", "--", folder])  # it may hold the hidden tests unchanged
+    parts = result.stdout.split(f"{mark}\n".encode())
+    if len(parts) != 3:
+        raise GradingError(
+            f"task {task.task_id}: its eval_script did not reach the tests ({result.describe()}): "
+            f"{result.error_text[-2000:].strip()}"
+        )
+    return re.sub(rb"(?m)^declare -- %s=.*\n" % MARK.encode(), b"", parts[1])
+
+
+def restore(state: bytes, sandbox: Sandbox) -> str:
+    """Return the shell line that restores a state; empty for an empty state."""
+    if not state:
+        return ""
+    path = f"{make_folder(sandbox)}/state"
+    sandbox.write_file(path, state)
+    return f". {path} 2>/dev/null\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swe_gym.grading.command import parse_command
+from swe_gym.grading.plan import parse_command
 
 
 @pytest.mark.parametrize(

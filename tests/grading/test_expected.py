@@ -6,7 +6,7 @@ import pytest
 
 from swe_gym.errors import GradingError
 from swe_gym.grading import grade
-from swe_gym.grading.expected import difference
+from swe_gym.grading.graders import difference
 from swe_gym.grading.patch import Patch, take_patch
 from swe_gym.sandboxes import Sandbox
 from swe_gym.types import Oracle, Task, TestStatus, Verdict

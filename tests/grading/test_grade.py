@@ -9,9 +9,9 @@ import pytest
 
 from swe_gym.errors import GradingError, TaskError
 from swe_gym.grading import grade
+from swe_gym.grading.graders import find_statuses
 from swe_gym.grading.patch import REGULAR, Dropped, FileChange, Patch, apply_diff, take_patch
 from swe_gym.grading.reporter import read_report
-from swe_gym.grading.tests import find_statuses
 from swe_gym.sandboxes import Sandbox
 from swe_gym.types import Oracle, Task, TestStatus, Verdict
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.grading.expected import difference
-from swe_gym.grading.log import judge_log
+from swe_gym.grading.graders import difference, judge_log
 from swe_gym.grading.log_parsers import load_parser
-from swe_gym.grading.log_parsers.django import last_name
+from swe_gym.grading.log_parsers.unittest import last_name
 from swe_gym.tasks.swebench import parser_name
 from swe_gym.types import Oracle, TestStatus
 

@@ -9,7 +9,7 @@ from swe_gym.errors import GradingError, MissingFile, TaskError
 from swe_gym.grading import grade
 from swe_gym.grading.base import Ready
 from swe_gym.grading.evaluation import read_results
-from swe_gym.grading.log import judge_log
+from swe_gym.grading.graders import judge_log
 from swe_gym.grading.patch import Patch, take_patch
 from swe_gym.grading.plan import EvaluationPlan, cut_to_marks, split_script
 from swe_gym.grading.staging import installs_a_copy

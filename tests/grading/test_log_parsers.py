@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_gym.errors import UsageError
+from swe_gym.grading.ids import match_tests
 from swe_gym.grading.log_parsers import LOG_PARSERS, load_parser, pytest_name
-from swe_gym.grading.matching import match_tests
 from swe_gym.types import TestStatus
 
 P, F, E, S = TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.SKIPPED

@@ -15,7 +15,7 @@ from servers.e2b_server import E2BServer
 from servers.kubernetes_server import KubernetesServer
 
 from swe_gym.grading.base import Ready
-from swe_gym.grading.exit_code import EXIT_CODE
+from swe_gym.grading.graders import EXIT_CODE
 from swe_gym.grading.plan import read_plan
 from swe_gym.sandboxes import Sandbox
 from swe_gym.sandboxes.e2b import E2BSandbox

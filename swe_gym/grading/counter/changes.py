@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, TypeAlias
 
+from .finding import RAISING, may_leave, walk_reached
 from .literals import any_number, changeable, draw_other_literal, draw_whole_other_text
-from .reach import RAISING, may_leave, walk_reached
 from .source import Function, Source, TextEdit, name_of
 
 Kind: TypeAlias = Literal[

@@ -1,14 +1,13 @@
 """Log parsers: pure functions from a log to `{test id: status}`, found by name.
 
-A parser keeps whole test ids. `grading.matching` matches the cut ids of published lists.
+A parser keeps whole test ids. `grading.ids` matches the cut ids of published lists.
 """
 
 from collections.abc import Callable
 
 from ...registry import Registry
 from .lines import LogParser
-from .pytest import number_buttons, short_path
-from .r2e import short_name
+from .pytest import number_buttons, short_name, short_path
 
 __all__ = ["LOG_PARSERS", "LogParser", "load_parser", "pytest_name", "runner_of"]
 
@@ -18,9 +17,9 @@ PYTEST = f"{HERE}.pytest:parse_pytest"
 PYTEST_OPTIONS = f"{HERE}.pytest:parse_pytest_options"
 PYTEST_COLOURS = f"{HERE}.pytest:parse_pytest_colours"
 MATPLOTLIB = f"{HERE}.pytest:parse_matplotlib"
-DJANGO = f"{HERE}.django:parse_django"
-SYMPY = f"{HERE}.sympy:parse_sympy"
-R2E = f"{HERE}.r2e:parse_r2e"
+DJANGO = f"{HERE}.unittest:parse_django"
+SYMPY = f"{HERE}.unittest:parse_sympy"
+R2E = f"{HERE}.pytest:parse_r2e"
 
 
 def _in(module: str, *names: str, **functions: str) -> dict[str, str]:
@@ -45,8 +44,8 @@ LOG_PARSERS = Registry[LogParser](
         **_in("javascript", "chart_js", "marked", "p5js", immutable_js="jest_or_json", react_pdf="jest_files"),
         **_in("scripting", "minitest", "cucumber", "jekyll", "ruby_unit", "phpunit", rspec_transformed_json="rspec"),
         # Further names of SWE-rebench V2.
-        **_in("junit", "junit", sbt="junit", gradlew_v1="gradle_junit", r_junit="junit_nodes"),
-        **_in("junit", parse_logs_r_junit="junit_nodes", parse_combined_test_reports="junit_nodes"),
+        **_in("jvm", "junit", sbt="junit", gradlew_v1="gradle_junit", r_junit="junit_nodes"),
+        **_in("jvm", parse_logs_r_junit="junit_nodes", parse_combined_test_reports="junit_nodes"),
         **_in("rebench", java_mvn="maven_or_junit", parse_java_mvn="maven_or_junit", kotlin_junit="maven_or_junit"),
         **_in("rebench", parse_logs_kotlin_junit="maven_or_junit"),
         **_in("rebench", java_mvn_v2="maven_modules", parse_java_mvn_v2="maven_modules"),

@@ -1,4 +1,7 @@
-"""Log parsers for pytest: the lines of its short summary and of a verbose run."""
+"""Log parsers for pytest: its short summary, a verbose run, and the short names of R2E-Gym.
+
+R2E-Gym names a test by the part of its node id after the file, with dots: `TestA.test_b[c]`.
+"""
 
 import re
 from collections.abc import Callable
@@ -113,3 +116,42 @@ def without_reason(text: str) -> str:
 def _is_test(text: str) -> bool:
     """Whether a text can be a node id, and not a log message or a count of skipped tests."""
     return "::" in text or (text.endswith(".py") and " " not in text) or bool(PROGRESS.match(text))
+
+
+# --- short names of R2E-Gym ------------------------------------------------------------------------------------
+
+HEADLINE = "short test summary info"
+SHORT_WORDS = (("PASSED", TestStatus.PASSED), ("FAILED", TestStatus.FAILED), ("ERROR", TestStatus.ERROR))
+ORDER = (TestStatus.PASSED, TestStatus.ERROR, TestStatus.FAILED)
+
+
+def parse_r2e(log: str) -> dict[str, TestStatus]:
+    """Read the short summary of a run. Skipped tests and expected failures are not in maps.
+
+    If two tests have the same short name, the later line counts, as when the maps were made. No map was made from a log
+    with several summaries: there the worst status counts.
+    """
+    results: dict[str, TestStatus] = {}
+    section: dict[str, TestStatus] | None = None
+    for line in [*clean_lines(log), HEADLINE]:
+        if HEADLINE in line:
+            for test, status in (section or {}).items():
+                results[test] = max(status, results.get(test, status), key=ORDER.index)
+            section = {}
+        elif section is not None:
+            _read(line, section)
+    return results
+
+
+def _read(line: str, section: dict[str, TestStatus]) -> None:
+    for word, status in SHORT_WORDS:
+        if word in line:
+            test = short_name(line)
+            if test:
+                section[test] = status
+            return
+
+
+def short_name(test: str) -> str:
+    """Return R2E-Gym's name for the test of a node id; empty if it is not a test."""
+    return test.partition("::")[2].replace("::", ".").partition(" - ")[0].strip()

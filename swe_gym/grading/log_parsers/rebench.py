@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterator
 
 from ...types import JsonObject, TestStatus
-from .junit import parse_junit
-from .jvm import RUNNING, parse_maven
+from .jvm import RUNNING, parse_junit, parse_maven
 from .lines import TAIL, Results, by_line, clean_lines, note, stripped_lines, without_end, worst
 
 PASSED, FAILED, ERROR, SKIPPED = TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.SKIPPED

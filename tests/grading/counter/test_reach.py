@@ -5,7 +5,7 @@ from textwrap import indent
 
 import pytest
 
-from swe_gym.grading.counter.reach import walk_reached
+from swe_gym.grading.counter.finding import walk_reached
 from swe_gym.grading.counter.source import Source
 
 REACHED = [

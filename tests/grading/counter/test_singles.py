@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from test_texts import source_of
 
-from swe_gym.grading.counter.singles import find_singles
+from swe_gym.grading.probe import find_singles
 
 BODIES = [
     """assert f(1) == 1

@@ -1,13 +1,14 @@
-"""Log parser for unittest with `--verbosity 2` or `-v`, as Django's runner prints it.
+"""Log parsers for unittest with `--verbosity 2` or `-v`, as Django's runner prints it, and for sympy's own runner.
 
 A test is announced as `test_a (module.Class) ... `. Its result follows on the same line, or after the test's output. A
 test with a docstring is announced with its first line, and published lists name it by that line: it has both names.
+`bin/test --verbose` of sympy prints a line for each test, with a name, a blank and a letter.
 """
 
 import re
 
 from ...types import TestStatus
-from .lines import note, stripped_lines
+from .lines import Results, note, stripped_lines, worst
 
 DOTS = " ... "
 OUTCOMES = {
@@ -90,3 +91,40 @@ def last_name(text: str) -> str:
 def outcome(text: str) -> TestStatus | None:
     """Return the status that a word or two stand for; None if they stand for none."""
     return TestStatus.SKIPPED if text.startswith("skipped") else OUTCOMES.get(text)
+
+
+# --- sympy ------------------------------------------------------------------------------------------------------------
+
+LETTERS = {
+    "ok": TestStatus.PASSED,
+    "F": TestStatus.FAILED,
+    "E": TestStatus.ERROR,
+    "f": TestStatus.XFAILED,
+    "X": TestStatus.XPASSED,
+    "s": TestStatus.SKIPPED,
+    "w": TestStatus.SKIPPED,
+}
+FILE = re.compile(r"(\S+\.py)\[\d+\](?:\s|$)")
+FILE_END = re.compile(r"\[(?:OK|FAIL)\]$")  # stands behind the last test of a file
+FAILURE = re.compile(r"_+ (\S+\.py):(\w+) _+")
+
+
+@worst
+def parse_sympy(log: str) -> Results:
+    """Read a run, under `test`, as published lists name tests, and under `file.py:test`.
+
+    If several files share a short name, the worst status counts.
+    """
+    file = ""
+    for line in stripped_lines(log):
+        if match := FILE.match(line):
+            file = match[1]
+        elif match := FAILURE.fullmatch(line):
+            yield f"{match[1]}:{match[2]}", TestStatus.FAILED
+            yield match[2], TestStatus.FAILED
+        elif line.startswith("test_"):
+            name, _, rest = FILE_END.sub("", line).rstrip().partition(" ")
+            status = LETTERS.get(rest.rpartition(" ")[2])
+            if status is not None:
+                yield name, status
+                yield f"{file}:{name}", status
