@@ -185,7 +185,10 @@ class Twins(object):
             for function in self._functions[key]:
                 old = function.__code__
                 rewritten = "@py_builtins" in function.__globals__
-                new = inner(compiled(texts[place], old.co_filename, rewritten), key[1])
+                try:
+                    new = inner(compiled(texts[place], old.co_filename, rewritten), key[1])
+                except Exception as error:  # a SyntaxError, or one of pytest: the session goes on
+                    raise SwapError("it cannot be compiled: %r" % error) from error
                 if new is None or new.co_freevars != old.co_freevars:
                     raise SwapError("the function is not the one of the file")
                 function.__code__ = new
@@ -201,9 +204,9 @@ def compiled(text: str, filename: str, rewritten: bool) -> types.CodeType:
             from _pytest.assertion.rewrite import rewrite_asserts
 
             tree = ast.parse(text, filename)
-            try:
+            if "source" in rewrite_asserts.__code__.co_varnames:  # since pytest 5.2
                 rewrite_asserts(tree, text.encode())
-            except TypeError:  # before pytest 5.2
+            else:
                 rewrite_asserts(tree)  # type: ignore[call-arg]
             return compile(tree, filename, "exec", dont_inherit=True)
         return compile(text, filename, "exec", dont_inherit=True)
