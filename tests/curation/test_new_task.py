@@ -156,21 +156,15 @@ def test_arguments_are_checked_before_anything_is_fetched() -> None:
         ("1.0", "1.0rc1", "sqlparse 1.0 is newer than 1.0rc1"),
         ("0.5.1", "0.5.1", "sqlparse 0.5.1 and 0.5.1 are the same release"),
         ("0.5", "0.5.0", "sqlparse 0.5 and 0.5.0 are the same release"),
+        ("0.5", "0.6-final", r"Invalid version: '0.6-final'\. A release of sqlparse has a version of PEP 440"),
     ],
 )
-def test_releases_in_the_wrong_order_are_named_before_anything_is_fetched(
+def test_mistakes_about_versions_are_named_before_anything_is_fetched(
     old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:9/simple")  # asking it would be a SandboxStartError
     with pytest.raises(UsageError, match=message):
         build_release_task("sqlparse", old, new)
-
-
-def test_versions_without_an_order_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:9/simple")
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    with pytest.raises(SandboxError, match="cannot reach the package index"):
-        build_release_task("sqlparse", "2004-final", "2003-final")
 
 
 @pytest.fixture
