@@ -215,11 +215,12 @@ ADD_TEST = OLD_TEST.replace("Zero", "Add").replace("zero", "add").replace("(0, 0
 def test_a_commit_becomes_a_valid_task(repository: Path, tmp_path: Path) -> None:
     steps: list[str] = []
     lists: list[TestLists] = []
-    options = BuildOptions(runs=1, progress=steps.append, on_lists=lists.append)
+    options = BuildOptions(runs=1, test_timeout=90.0, progress=steps.append, on_lists=lists.append)
     task = build_commit_task(str(repository), "python -m unittest discover -s tests -t .", "HEAD~1", options)
     assert len(steps) == len(set(steps)) > 1
     assert [found.fail_to_pass for found in lists] == [task.oracle.fail_to_pass]
     assert task.task_id.startswith("calc-of-mine-")
+    assert (task.eval_timeout, task.oracle.timeout) == (90.0, 90.0)
     assert task.problem_statement == "State 1\n\nWhy it is so."
     assert task.oracle.fail_to_pass == ("tests.test_add.TestAdd.test_add",)
     assert task.oracle.pass_to_pass == ("tests.test_old.TestZero.test_zero",)
