@@ -135,14 +135,19 @@ def _build(entry: Path, content: Path, build: Callable[[Path], None], remove: Ca
 
 
 def remove_entry(entry: Path) -> None:
-    """Remove an entry, its marker first. Its folders may forbid that to their owner, as those of an image do."""
+    """Remove an entry, its marker first."""
     (entry / _COMPLETE).unlink(missing_ok=True)
-    if entry.exists():
-        for folder, folders, _ in os.walk(entry):  # a folder is unlocked before it is listed
+    remove_tree(entry)
+
+
+def remove_tree(path: str | os.PathLike[str]) -> None:
+    """Remove a folder if it exists. The folders in it may forbid that to their owner, as those of an image do."""
+    if os.path.exists(path):
+        for folder, folders, _ in os.walk(path):  # a folder is unlocked before it is listed
             for name in folders:
                 if not os.path.islink(os.path.join(folder, name)):
                     os.chmod(os.path.join(folder, name), 0o700)
-        shutil.rmtree(entry)
+        shutil.rmtree(path)
 
 
 @contextlib.contextmanager

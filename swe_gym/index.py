@@ -9,7 +9,6 @@ import base64
 import hashlib
 import importlib.util
 import json
-import math
 import os
 import re
 import ssl
@@ -23,20 +22,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 
+from packaging.utils import canonicalize_name, parse_sdist_filename
+from packaging.version import Version
+
 from .cache import build_once, digest
 from .commands import run_command
 from .errors import MissingDependency, SandboxStartError, TaskError
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-_SDIST = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)\.(?:tar\.gz|tar\.bz2|tgz|zip)")
-_VERSION = re.compile(
-    r"v?(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)"
-    r"(?:[-_.]?(?P<stage>a|b|c|rc|alpha|beta|pre|preview)[-_.]?(?P<pre>\d*))?"
-    r"(?:-(?P<bare>\d+)|(?P<is_post>[-_.]?(?:post|rev|r)[-_.]?)(?P<post>\d*))?"
-    r"(?P<is_dev>[-_.]?dev[-_.]?(?P<dev>\d*))?(?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))?",
-    re.IGNORECASE,
-)
-_STAGES = {"a": 1, "b": 2}
+_OLD_ENDING = re.compile(r"\.(?:tar\.bz2|tgz)$")
+"""Endings of source releases before PEP 527."""
+
 _CHUNK = 1 << 20
 
 
@@ -46,14 +42,14 @@ class Sdist:
 
     Attributes:
         name: Normalised project name: "charset-normalizer".
-        version: Version in the file name.
+        version: Version in the file name (PEP 440).
         filename: File name: "charset_normalizer-3.4.0.tar.gz".
         url: Download URL, without credentials.
         sha256: Digest from the index, or "".
     """
 
     name: str
-    version: str
+    version: Version
     filename: str
     url: str
     sha256: str
@@ -75,7 +71,7 @@ def pip_command() -> list[str]:
 
 
 def find_sdists(name: str, *, timeout: float) -> list[Sdist]:
-    """Return all source releases of a project, ordered by version.
+    """Return all source releases of a project, ordered by version. Files without a version (PEP 440) are omitted.
 
     Raises:
         TaskError: No configured index has the project.
@@ -109,36 +105,12 @@ def download_sdist(name: str, filename: str, sha256: str, *, timeout: float) -> 
     return build_once("sdists", digest(filename, sha256), fetch, deadline=deadline) / filename
 
 
-def normalise_name(name: str) -> str:
-    """Return a project's name in the normalised spelling of indexes."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def version_order(version: str) -> tuple[object, ...] | None:
-    """Return a sort key of a version as in PEP 440; None if the text is not such a version."""
-    match = _VERSION.fullmatch(version)
-    if not match:
-        return None
-    release = [int(number) for number in match["release"].split(".")]
-    while release and release[-1] == 0:
-        release.pop()
-    post = int(match["bare"] or match["post"] or 0) if match["bare"] or match["is_post"] else -1
-    dev = int(match["dev"] or 0) if match["is_dev"] else math.inf
-    if match["stage"]:
-        pre = _STAGES.get(match["stage"][0].lower(), 3), int(match["pre"] or 0)
-    else:
-        pre = (0, 0) if match["is_dev"] and post == -1 else (4, 0)
-    parts = re.split(r"[-_.]", match["local"].lower()) if match["local"] else []
-    local = [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
-    return int(match["epoch"] or 0), release, pre, post, dev, local
-
-
 def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
     problems = []
     known = False
     found: dict[str, Sdist] = {}
     for base in indexes.urls:
-        page_url = f"{base.rstrip('/')}/{normalise_name(name)}/"
+        page_url = f"{base.rstrip('/')}/{canonicalize_name(name)}/"
         try:
             page = indexes.get(page_url, deadline)
         except OSError as error:
@@ -146,7 +118,7 @@ def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
                 problems.append(f"{_public(base)}: {error}")
             continue
         known = True
-        for sdist in _sdists(page, page_url, normalise_name(name)):
+        for sdist in _sdists(page, page_url, canonicalize_name(name)):
             found.setdefault(sdist.filename, sdist)
     if problems and not found:
         raise SandboxStartError(
@@ -157,7 +129,7 @@ def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
         )
     if not known:
         raise TaskError(f"no package index in pip's configuration has a project {name!r}")
-    return sorted(found.values(), key=lambda sdist: version_order(sdist.version) or (-1,))
+    return sorted(found.values(), key=lambda sdist: sdist.version)
 
 
 def _is_absent(error: OSError) -> bool:
@@ -251,9 +223,12 @@ def _pip_default_index(deadline: float) -> str:
 
 def _sdists(page: bytes, page_url: str, project: str) -> Iterator[Sdist]:
     for filename, link, sha256 in _files(page):
-        match = _SDIST.fullmatch(filename)
-        if match and normalise_name(match["name"]) == project:
-            yield Sdist(project, match["version"], filename, urljoin(_public(page_url), link), sha256)
+        try:
+            name, version = parse_sdist_filename(_OLD_ENDING.sub(".tar.gz", filename))
+        except ValueError:
+            continue  # not a source release
+        if name == project:
+            yield Sdist(project, version, filename, urljoin(_public(page_url), link), sha256)
 
 
 def _files(page: bytes) -> Iterator[tuple[str, str, str]]:

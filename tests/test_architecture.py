@@ -218,6 +218,24 @@ def test_guests_need_only_an_old_python() -> None:
             assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names | {"pytest", "_pytest"}, path
 
 
+OF_TESTS = "swe_gym.testing"
+"""Suites, whose process is a run of tests."""
+
+
+def test_temporary_folders_end_with_their_process() -> None:
+    """Nothing but `guard` makes one, so that none is left by SIGKILL. Guests' folders end with their sandbox."""
+    makers = {"tempfile.mkdtemp", "tempfile.TemporaryDirectory", "tempfile.mkstemp", "tempfile.NamedTemporaryFile"}
+    for module, path in own_modules():
+        if module.startswith(("swe_gym.guests", OF_TESTS)) or module in SWEPT:
+            continue
+        used = {ast.unparse(node) for node in ast.walk(parse(path)) if isinstance(node, ast.Attribute)}
+        assert not (used | set(imports(module, path))) & makers, module
+
+
+SWEPT = {"swe_gym.sandboxes.images.store": "makes folders in the store, which `swe-gym images prune` sweeps"}
+"""Module -> what becomes of its temporary folders."""
+
+
 OWNS_THE_PROCESS = "swe_gym.train"
 """A training run is a program of its own: it seeds everything, and keeps all of it in its checkpoints."""
 

@@ -142,8 +142,10 @@ def _installed() -> Iterator[tuple[str, str]]:
     import re
     from importlib.metadata import PackageNotFoundError, requires, version
 
+    from packaging.requirements import Requirement
+
     needed = [one for one in requires("swe-gym") or () if not re.search(r"extra == .(dev|docs|all)\b", one)]
-    for package in dict.fromkeys(re.split(r"[^\w.-]", one)[0] for one in needed):
+    for package in dict.fromkeys(Requirement(one).name for one in needed):
         try:
             found = version(package)
         except PackageNotFoundError:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from rich.table import Table
 
 from ..errors import UsageError
+from ..guard import TemporaryFolder
 from ..rollout.engine import RolloutOptions, RolloutResult
 from ..rollout.engine import rollout as play_plan
 from ..rollout.plan import Plan
@@ -86,9 +86,9 @@ def measure(workers: int, episodes: int, policy: str, env: JsonMapping, meter: C
     tasks = len(load_source("toy").ids())
     attempts = math.ceil(max(episodes, 3 * workers) / tasks)
     plan = Plan(source="toy", policy=policy, env=dict(env), attempts=attempts)
-    with tempfile.TemporaryDirectory(prefix="swe-gym-bench-") as folder:
+    with TemporaryFolder("swe-gym-bench-") as folder:
         before, started = meter(), time.monotonic()
-        result = play_plan(plan, Path(folder) / "run", RolloutOptions(workers=workers))
+        result = play_plan(plan, folder.path / "run", RolloutOptions(workers=workers))
         seconds, after = time.monotonic() - started, meter()
         shares = where_time_went(result)
     client = after.client - before.client

@@ -1,45 +1,32 @@
 """`swe-gym doctor --training`: checks the configuration of a training run before its GPUs are rented."""
 
 import http.client
-import json
+import importlib.util
 import os
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from ..adapters import RowAgent
 from ..envs import check_sandbox
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..sandboxes import Finding, load_backend
 from ..tables import scan_table
-from ..toml import parse_pairs
 from ..types import Json, JsonObject
 
-DATASETS = (4, 5)
+DATASETS = "4.5"
 """Oldest version of `datasets` that reads the nested fields of R2E-Gym."""
 
 HUB = "https://huggingface.co"
 HUB_SECONDS = 5.0
 MOST_FILES = 3
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-
-VERL = {
-    "data.train_batch_size": 1024,
-    "data.max_prompt_length": 512,
-    "data.max_response_length": 512,
-    "actor_rollout_ref.rollout.n": 1,
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 16384,
-    "trainer.n_gpus_per_node": 8,
-    "trainer.nnodes": 1,
-    "trainer.total_epochs": 30,
-    "trainer.use_v1": True,
-}
-"""verl's own values of the fields that the checks read."""
 
 SECTIONS = ("actor_rollout_ref", "data", "rllm", "trainer")
 """Sections of verl and rLLM. A configuration of either has one of them."""
@@ -49,6 +36,12 @@ ENV_ARGS = ("env_args", "rllm.workflow.workflow_args.agent.env_args", "rllm.env.
 
 RLLM_AGENT = "rllm.workflow.workflow_args.agent"
 """Section of rLLM that has all settings of the agent."""
+
+
+HYDRA = "pip install 'swe-gym[verl]', or run this where the training will run"
+
+UNREAD = "tokens per GPU, batch, trainer, rows, agent, sandboxes, backend, hub"
+"""Checks that need the composed configuration."""
 
 
 class RunNeeds(NamedTuple):
@@ -77,46 +70,76 @@ def examine(file: Path, changes: Sequence[str], quota: int | None) -> Iterator[F
         changes: Overrides such as "trainer.n_gpus_per_node=4".
         quota: Sandboxes that the account may run at once; None if unknown.
 
+    Without Hydra, the checks of a YAML file fail as one that names them, and those of the machine run.
+
     Raises:
         UsageError: The file is missing or invalid.
-        MissingDependency: Reading YAML needs an extra.
     """
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}")
     if file.suffix == ".toml":
-        run = _read_own_run(file, changes)
-    else:
-        data = read_yaml(file)
-        if not any(section in data for section in SECTIONS):
-            raise UsageError(f"{file} is not a configuration of verl or rLLM: it has no section {', '.join(SECTIONS)}")
-        config = VerlConfig(data, changes)
+        yield from _run(_read_own_run(file, changes), quota)
+    elif importlib.util.find_spec("hydra"):
+        config = HydraConfig(file, changes)
         yield from _lengths(config)
-        run = _verl_run(config)
         yield _rows(config)
         yield _agent(config)
-    yield _sandboxes(run, quota)
-    yield from _backend(run.env_args)
+        yield from _run(_verl_run(config), quota)
+    else:
+        yield _needed("configuration", False, f"not checked, because Hydra is not installed here: {UNREAD}", HYDRA)
     yield _numpy()
     yield _datasets()
     yield _ray()
+
+
+def _run(run: RunNeeds, quota: int | None) -> Iterator[Finding]:
+    yield _sandboxes(run, quota)
+    yield from _backend(run.env_args)
     yield _hub(run.model)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-class VerlConfig:
-    """Fields of a configuration by dotted name, references resolved; verl's values if they are missing."""
+class HydraConfig:
+    """Fields of a configuration by dotted name, as Hydra composes it from the file, its `defaults` and overrides.
 
-    def __init__(self, data: JsonObject, changes: Sequence[str]) -> None:
-        self._data = _merge(data, parse_pairs("override", map(_as_json, changes)))
+    Args:
+        file: The file.
+        changes: Hydra's overrides.
 
-    def get(self, name: str, *, depth: int = 9) -> Json:
-        """Return a field, following at most `depth` references; verl's value or None if it is missing."""
-        value: Json = self._data
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if isinstance(value, str) and depth and (found := REFERENCE.fullmatch(value)):
-            value = self.get(found[1], depth=depth - 1)
-        return VERL.get(name) if value is None else value
+    Raises:
+        UsageError: Hydra cannot compose it, or it is not a configuration of verl or rLLM.
+    """
+
+    def __init__(self, file: Path, changes: Sequence[str]) -> None:
+        import hydra
+        from omegaconf.errors import OmegaConfBaseException
+        from yaml import YAMLError
+
+        errors = (hydra.errors.HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
+        try:
+            with hydra.initialize_config_dir(str(file.parent.absolute()), version_base=None):
+                self._data = hydra.compose(file.stem, overrides=list(changes))
+        except errors as error:
+            raise UsageError(f"Hydra cannot compose {file}: {error}") from error
+        if not any(section in self._data for section in SECTIONS):
+            raise UsageError(f"{file} is not a configuration of verl or rLLM: it has no section {', '.join(SECTIONS)}")
+
+    def get(self, name: str) -> Json:
+        """Return a field, with its references resolved; None if it is missing.
+
+        Raises:
+            UsageError: A reference cannot be resolved.
+        """
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
+        try:
+            value: Any = OmegaConf.select(self._data, name)
+            return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        except OmegaConfBaseException as error:
+            raise UsageError(f"{name} cannot be resolved: {error}") from error
 
     def whole(self, name: str) -> int:
         """Return a field that is a count. Raises UsageError if it is not."""
@@ -126,53 +149,7 @@ class VerlConfig:
         return value
 
 
-def _as_json(change: str) -> str:
-    """Return an override of Hydra, whose value is YAML ("use_v1=False"), with its value in JSON."""
-    import yaml
-
-    name, equals, value = change.lstrip("+").partition("=")
-    with suppress(ValueError, TypeError, yaml.YAMLError):
-        return f"{name}{equals}{json.dumps(yaml.safe_load(value))}" if value else change
-    return f"{name}{equals}{value}"
-
-
-def read_yaml(file: Path, above: Sequence[Path] = ()) -> JsonObject:
-    """Read a YAML file, with those of its `defaults` that lie beside it, except for the files `above` that name it.
-
-    Raises:
-        UsageError: The file is missing or invalid.
-        MissingDependency: PyYAML is not installed.
-    """
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependency(f"reading {file} needs PyYAML: pip install 'swe-gym[hf]'") from error
-    try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
-    if not isinstance(data, dict):
-        raise UsageError(f"{file} is not a configuration: expected sections such as `data:` and `trainer:`")
-    found: JsonObject = {}
-    above = [*above, file]
-    for entry in [*(data.pop("defaults", None) or []), "_self_"]:
-        beside = file.parent / f"{entry}.yaml"
-        if entry == "_self_":
-            found = _merge(found, data)
-        elif beside.parent == file.parent and beside.is_file() and beside not in above:
-            found = _merge(found, read_yaml(beside, above))
-    return found
-
-
-def _merge(one: JsonObject, two: JsonObject) -> JsonObject:
-    both = dict(one)
-    for name, value in two.items():
-        old = both.get(name)
-        both[name] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return both
-
-
-def _verl_run(config: VerlConfig) -> RunNeeds:
+def _verl_run(config: HydraConfig) -> RunNeeds:
     batch, n = config.whole("data.train_batch_size"), config.whole("actor_rollout_ref.rollout.n")
     epochs = config.whole("trainer.total_epochs")
     rows = [_count(Path(file)) for file in _files(config, "data.train_files")]
@@ -187,11 +164,11 @@ def _verl_run(config: VerlConfig) -> RunNeeds:
     )
 
 
-def _env_args(config: VerlConfig) -> JsonObject:
+def _env_args(config: HydraConfig) -> JsonObject:
     return next((found for name in ENV_ARGS if isinstance(found := config.get(name), dict)), {})
 
 
-def _files(config: VerlConfig, name: str) -> list[str]:
+def _files(config: HydraConfig, name: str) -> list[str]:
     files = config.get(name) or []
     return [str(file) for file in (files if isinstance(files, list) else [files])]
 
@@ -212,7 +189,7 @@ def _read_own_run(file: Path, changes: Sequence[str]) -> RunNeeds:
 # --- the configuration --------------------------------------------------------------------------------------
 
 
-def _lengths(config: VerlConfig) -> Iterator[Finding]:
+def _lengths(config: HydraConfig) -> Iterator[Finding]:
     name = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
     most, prompt = config.whole(name), config.whole("data.max_prompt_length")
     response = config.whole("data.max_response_length")
@@ -227,7 +204,7 @@ def _lengths(config: VerlConfig) -> Iterator[Finding]:
     yield _needed("trainer", v1, "V1" if v1 else "V0 ends if an episode is left out", "trainer.use_v1=True")
 
 
-def _rows(config: VerlConfig) -> Finding:
+def _rows(config: HydraConfig) -> Finding:
     training = _files(config, "data.train_files")
     files = training + _files(config, "data.val_files")
     missing = [file for file in files if not Path(file).expanduser().is_file()]
@@ -236,7 +213,7 @@ def _rows(config: VerlConfig) -> Finding:
     return _needed("rows", bool(training) and not missing, detail if training else "data.train_files is empty", fix)
 
 
-def _agent(config: VerlConfig) -> Finding:
+def _agent(config: HydraConfig) -> Finding:
     """Make the agent and its environment as the adapter does, without its backend: that one has its own check."""
     settings = config.get(RLLM_AGENT) or {"env_id": config.get("env_id"), **(config.get("agent_args") or {})}
     env_args = {name: value for name, value in _env_args(config).items() if name not in ("backend", "sandbox_options")}
@@ -278,28 +255,22 @@ def _backend(env_args: JsonObject) -> Iterator[Finding]:
 
 def _numpy() -> Finding:
     try:
-        rules = [rule for rule in distribution("numba").requires or () if rule.startswith("numpy")]
+        rules = [rule for rule in map(Requirement, distribution("numba").requires or ()) if rule.name == "numpy"]
     except PackageNotFoundError:
         return _needed("numpy", True, "numba, which vLLM needs, is not installed here")
-    limit = re.search(r"<([\d.]+)", rules[0]) if rules else None
     have = version("numpy")
-    works = limit is None or _numbers(have) < _numbers(limit[1])
-    detail = f"{have}; numba {version('numba')} needs {rules[0] if rules else 'any'}"
-    return _needed("numpy", works, detail, f"pip install 'numpy<{limit[1]}'" if limit else "")
+    works = all(rule.specifier.contains(have, prereleases=True) for rule in rules)
+    needs = ", ".join(map(str, rules))
+    return _needed("numpy", works, f"{have}; numba {version('numba')} needs {needs or 'any'}", f"pip install '{needs}'")
 
 
 def _datasets() -> Finding:
-    oldest = ".".join(map(str, DATASETS))
     try:
         have = version("datasets")
     except PackageNotFoundError:
         return _needed("datasets", True, "not installed here")
-    fix = f"pip install 'datasets>={oldest}'"
-    return _needed("datasets", _numbers(have) >= DATASETS, f"{have}, needs {oldest} or newer", fix)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+    fix = f"pip install 'datasets>={DATASETS}'"
+    return _needed("datasets", Version(have) >= Version(DATASETS), f"{have}, needs {DATASETS} or newer", fix)
 
 
 def _ray() -> Finding:

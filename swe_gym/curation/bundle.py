@@ -10,7 +10,6 @@ import gzip
 import os
 import re
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from ..cache import file_sha256
 from ..commands import run_command
 from ..errors import TaskError, UsageError
+from ..guard import TemporaryFolder
 from ..sandboxes.workspaces import DATE, prepare_workspace
 from ..tasks import write_tasks
 from ..tasks.file import BUNDLE_TASKS
@@ -115,8 +115,8 @@ def pack_bundle(tasks: Sequence[Task], folder: Path, *, license: str = "unknown"
     for task in tasks:
         _refuse_local_requirements(task)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-        new = Path(scratch) / "bundle"
+    with TemporaryFolder(f".{folder.name}.", folder.parent) as scratch:
+        new = scratch.path / "bundle"
         bundle = _write(tasks, new, folder, license, timeout)
         new.replace(folder)
     return bundle

@@ -13,7 +13,6 @@ import json
 import shlex
 import shutil
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from ..errors import UsageError
 from ..grading.plan import parse_command
 from ..grading.protect import Protection
 from ..grading.reporter import STEADY_ENV
+from ..guard import TemporaryFolder
 from ..guests import bundle
 from ..sandboxes import default_image
 from ..sandboxes.workspaces import DATE, prepare_workspace
@@ -101,8 +101,8 @@ def export_harbor(tasks: Sequence[Task], folder: Path, *, base: str = "", timeou
         for field, why in _find_inexpressible(task):
             raise UsageError(f"task {task.task_id} cannot be exported to Harbor: {field}: {why}")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-        new = Path(scratch) / "tasks"
+    with TemporaryFolder(f".{folder.name}.", folder.parent) as scratch:
+        new = scratch.path / "tasks"
         for task in tasks:
             _write(task, new / task.task_id, base or default_image(task.python), time.monotonic() + timeout)
         new.replace(folder)
@@ -209,8 +209,8 @@ def _write_tests(task: Task, tree: Path, folder: Path, deadline: float) -> None:
     )
     _script(folder / "test.sh", script)
     protection = Protection(task)
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "code"
+    with TemporaryFolder("swe-gym-harbor-") as scratch:
+        copy = scratch.path / "code"
         shutil.copytree(tree, copy, symlinks=True)
         _add_hidden_tests(task, copy, deadline)
         for path in sorted(copy.rglob("*")):

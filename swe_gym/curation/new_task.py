@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
 from ..commands import run_command, tail
 from ..envs import SandboxGroup
 from ..errors import TaskError, UsageError
@@ -23,7 +26,7 @@ from ..grading.graders import find_statuses
 from ..grading.patch import EXECUTABLE, LINK, REGULAR, apply_diff
 from ..grading.reporter import STEADY_ENV
 from ..grading.staging import put_tests_in
-from ..index import Sdist, find_sdists, normalise_name, version_order
+from ..index import Sdist, find_sdists
 from ..sandboxes.pythons import list_installed, prepare_python
 from ..sandboxes.workspaces import git_program, prepare_workspace
 from ..types import GitWorkspace, Json, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
@@ -140,9 +143,9 @@ def build_release_task(package: str, old: str, new: str, options: BuildOptions =
         change,
         options,
         package=package,
-        task_id=f"pypi__{normalise_name(package)}-{new}",
+        task_id=f"pypi__{canonicalize_name(package)}-{new}",
         problem_statement=statement,
-        repo=normalise_name(package),
+        repo=canonicalize_name(package),
         python=_environment(package, old, change.new_tree, options),
         test_cmd=f"{PYTEST} {shlex.join(change.layout.targets)}",
         eval_cmd=_visible_tests(change.old_tree),
@@ -227,10 +230,11 @@ def _measure(change: _Change, options: BuildOptions, *, package: str, test_cmd: 
 
 
 def _require_older(package: str, old: str, new: str) -> None:
-    """Reject a downgrade, and two spellings of one release. Versions that PEP 440 does not order pass."""
-    first, second = version_order(old), version_order(new)
-    if first is None or second is None:
-        return
+    """Reject a downgrade, two spellings of one release, and what is not a version (PEP 440)."""
+    try:
+        first, second = Version(old), Version(new)
+    except InvalidVersion as error:
+        raise UsageError(f"{error}. A release of {package} has a version of PEP 440, such as 1.2.0rc1") from None
     if first == second:
         raise UsageError(f"{package} {old} and {new} are the same release: name an older and a newer one")
     if first > second:
@@ -247,9 +251,9 @@ def _workspaces(package: str, old: str, new: str) -> tuple[SdistWorkspace, Sdist
 
 def _workspace(package: str, version: str, sdists: Sequence[Sdist]) -> SdistWorkspace:
     for sdist in sdists:
-        if sdist.version == version and sdist.sha256:
+        if sdist.version == Version(version) and sdist.sha256:
             return SdistWorkspace(name=package, version=version, filename=sdist.filename, sha256=sdist.sha256)
-    known = ", ".join(dict.fromkeys(sdist.version for sdist in sdists[-15:])) or "none"
+    known = ", ".join(dict.fromkeys(str(sdist.version) for sdist in sdists[-15:])) or "none"
     raise TaskError(f"{package} has no source release {version}. Releases, newest last: {known}")
 
 

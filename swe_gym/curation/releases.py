@@ -13,8 +13,10 @@ from email.message import Message
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
 from ..errors import TaskError
-from ..index import normalise_name
 from ..types import JsonObject
 
 _TEST_FILE = ("test_*.py", "*_test.py", "tests.py", "test.py")
@@ -91,7 +93,7 @@ def _escape(path: str) -> str:
 
 def find_source_root(tree: Path, package: str) -> str:
     """Return the folder that must be on the import path, relative to the release: "src", "lib" or "" (the top)."""
-    names = {normalise_name(package).replace("-", "_")}
+    names = {canonicalize_name(package).replace("-", "_")}
     for listing in tree.glob("*.egg-info/top_level.txt"):
         names |= set(listing.read_text(encoding="utf-8").split())
     for root in ("src", "lib"):
@@ -119,9 +121,7 @@ def test_requirements(tree: Path, package: str) -> tuple[tuple[str, ...], tuple[
     if not tests and not extras:
         tests = groups.get("dev", [])
     lines = [line.strip() for line in (*needs, *tests)]
-    return extras, tuple(
-        _merge(line for line in lines if _is_requirement(line) and _project(line) != normalise_name(package))
-    )
+    return extras, tuple(_merge(line for line in lines if _project(line) not in ("", canonicalize_name(package))))
 
 
 def _merge(lines: Iterable[str]) -> Iterator[str]:
@@ -143,14 +143,13 @@ def _metadata(tree: Path) -> Message:
     return email.parser.HeaderParser().parsestr(text)
 
 
-def _is_requirement(line: str) -> bool:
-    """Return whether a line names a project on an index, not a path, URL or option."""
-    return re.match(r"[A-Za-z0-9]", line) is not None and "/" not in line.partition(";")[0]
-
-
 def _project(line: str) -> str:
-    match = re.match(r"[A-Za-z0-9._-]+", line)
-    return normalise_name(match[0]) if match else ""
+    """Return the project that a requirement takes from an index; "" for a path, URL or option."""
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return ""
+    return "" if requirement.url else canonicalize_name(requirement.name)
 
 
 def _groups(tree: Path) -> Iterator[tuple[str, list[str]]]:

@@ -13,7 +13,6 @@ import gymnasium
 
 from ..envs import SweEnv
 from ..errors import PolicyError, SandboxError, SandboxLost, UsageError
-from ..logs import log_as
 from ..rollout.episode import RecordedEpisode
 from ..rollout.policy import EpisodeSettings
 from ..sandboxes import Connection, Sandbox
@@ -119,20 +118,17 @@ class AgentEpisode(RecordedEpisode):
     def play(self, *, seed: int | None = None, options: Info | None = None) -> Trajectory:
         """Run the episode to its end. Raises the same errors as `swe_gym.rollout.play`."""
         self._env.use_mounts(mounts_of(self._player.agent))
-        issue, _ = self._recorder.reset(seed=seed, options=options)
+        return super().play(seed=seed, options=options)
+
+    def _play_turns(self, observation: str, info: Info) -> None:  # noqa: ARG002  the agent gets the issue only
         deadline = time.monotonic() + self._env.config["time_limit"]
         self._session = self._make_session()  # its clock starts now
-        if self._settings.on_start is not None:
-            self._settings.on_start(self.trajectory)
-        with log_as(sandbox=self._env.stats["sandbox_id"]):
-            try:
-                result = self._run_agent(issue, deadline)
-            except SandboxLost as error:
-                self._take_end(self._env.fail(error), {})
-            else:
-                self._judge(result)
-        self.phase = "over"
-        return self.trajectory
+        try:
+            result = self._run_agent(observation, deadline)
+        except SandboxLost as error:
+            self._take_end(self._env.fail(error), {})
+        else:
+            self._judge(result)
 
     def _run_agent(self, issue: str, deadline: float) -> ExecResult:
         """Run the agent to its end, and complete all turns."""
@@ -188,11 +184,7 @@ class AgentEpisode(RecordedEpisode):
 
     @property
     def trajectory(self) -> Trajectory:
-        """The record so far.
-
-        Raises:
-            UsageError: The environment has not been reset.
-        """
+        """See `RecordedEpisode.trajectory`."""
         report, turns = self._session.report(), list(self._session.turns)
         if self._end and turns:
             turns[-1] = self._end_turn(turns[-1])

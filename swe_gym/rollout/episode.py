@@ -1,5 +1,6 @@
 """The episode loop."""
 
+import abc
 import time
 
 import gymnasium
@@ -48,8 +49,8 @@ def play(
     return make_episode(env, policy, EpisodeSettings(budget or RolloutBudget())).play(seed=seed, options=options)
 
 
-class RecordedEpisode:
-    """What the episodes of policies and players share: the recorder, the settings and the clock.
+class RecordedEpisode(abc.ABC):
+    """What the episodes of policies and players share: the recorder, the settings, the clock, start and end.
 
     Args:
         env: A `SweEnv`, wrapped or not.
@@ -68,6 +69,29 @@ class RecordedEpisode:
         self._settings = settings
         self._started = time.monotonic()
 
+    def play(self, *, seed: int | None = None, options: Info | None = None) -> Trajectory:
+        """Run the episode to its end. Raises the same errors as `swe_gym.rollout.play`."""
+        observation, info = self._recorder.reset(seed=seed, options=options)
+        if self._settings.on_start is not None:
+            self._settings.on_start(self.trajectory)
+        with log_as(sandbox=self._tool_env.stats["sandbox_id"]):
+            self._play_turns(observation, info)
+        self.phase = "over"
+        return self.trajectory
+
+    @abc.abstractmethod
+    def _play_turns(self, observation: str, info: Info) -> None:
+        """Play from the first observation to the end of the episode."""
+
+    @property
+    @abc.abstractmethod
+    def trajectory(self) -> Trajectory:
+        """The record so far.
+
+        Raises:
+            UsageError: The environment has not been reset.
+        """
+
     def _seconds(self, record: Trajectory, **spent: float) -> dict[str, float]:
         """Return the seconds of a record, with those of further activities and of the whole episode."""
         return {**record.seconds, **spent, "total": time.monotonic() - self._started}
@@ -84,16 +108,6 @@ class LiveEpisode(RecordedEpisode):
         self._usage = Usage()
         self._policy_seconds = 0.0
         self._last_seconds = 0.0
-
-    def play(self, *, seed: int | None = None, options: Info | None = None) -> Trajectory:
-        """Run the episode to its end. Raises the same errors as `play`."""
-        observation, info = self._recorder.reset(seed=seed, options=options)
-        if self._settings.on_start is not None:
-            self._settings.on_start(self.trajectory)
-        with log_as(sandbox=self._tool_env.stats["sandbox_id"]):
-            self._play_turns(observation, info)
-        self.phase = "over"
-        return self.trajectory
 
     def _play_turns(self, observation: str, info: Info) -> None:
         self.phase = "policy"
@@ -144,11 +158,7 @@ class LiveEpisode(RecordedEpisode):
 
     @property
     def trajectory(self) -> Trajectory:
-        """The record so far.
-
-        Raises:
-            UsageError: The environment has not been reset.
-        """
+        """See `RecordedEpisode.trajectory`."""
         record = self._recorder.trajectory
         turns = zip(record.turns, self._used, strict=False)  # another thread may be adding one
         return record.model_copy(

@@ -39,6 +39,11 @@ class Completion(NamedTuple):
     version: int
 
 
+def as_sampled(ids: Sequence[int], end: int) -> Completion:
+    """Return the answer of a model that was sure of these tokens and then ended."""
+    return Completion([*ids, end], [0.0] * (len(ids) + 1), "stop", 0)
+
+
 def read_completion(reply: Json, version: int) -> Completion:
     """Parse an answer of vLLM's `/v1/completions` or `/inference/v1/generate`.
 

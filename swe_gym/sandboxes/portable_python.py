@@ -10,9 +10,9 @@ import platform
 import subprocess
 import sys
 import tarfile
-import tempfile
 
 from ..errors import SandboxStartError
+from ..guard import TemporaryFolder
 from ..guests import bundle
 from .pythons import ARCHITECTURES
 
@@ -41,8 +41,8 @@ def archive() -> bytes:
     Raises:
         SandboxStartError: Packing failed.
     """
-    with tempfile.TemporaryDirectory(prefix="swe-gym-python-") as folder:
-        command = [sys.executable, "-I", "-S", "-c", packing_program(folder)]
+    with TemporaryFolder("swe-gym-python-") as folder:
+        command = [sys.executable, "-I", "-S", "-c", packing_program(str(folder.path))]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=PACK_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
@@ -51,7 +51,7 @@ def archive() -> bytes:
             raise SandboxStartError(text, reason="setup", detail=detail or str(error)) from error
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as packed:
-            packed.add(folder, PLACE.lstrip("/"), filter=_readable_to_all)
+            packed.add(folder.path, PLACE.lstrip("/"), filter=_readable_to_all)
         return buffer.getvalue()
 
 

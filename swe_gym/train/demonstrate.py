@@ -9,7 +9,7 @@ from ..errors import UsageError
 from ..gateway import AgentPlayer, Renderer, TokenSampler, tool_call
 from ..gateway.agents import Agent, make_agent
 from ..rollout.policy import Policy
-from ..rollout.tokens import ChatTemplate, Completion
+from ..rollout.tokens import ChatTemplate, Completion, as_sampled
 from .config import EnvConfig, GenerationConfig
 
 OVER = "Done."
@@ -30,8 +30,7 @@ class Script:
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002
         """See `Generator`."""
-        ids = [*self._template.encode(next(self._texts, OVER)), self._end]
-        return Completion(ids, [0.0] * len(ids), "stop", 0)
+        return as_sampled(self._template.encode(next(self._texts, OVER)), self._end)
 
 
 def demonstrating_agent(

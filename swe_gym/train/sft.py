@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..rollout.episode import play
 from ..rollout.policies import make_policies
 from ..rollout.policy import Player, Policy
-from ..rollout.tokens import ChatTemplate, Completion, TokenConversation, short_prompt
+from ..rollout.tokens import ChatTemplate, TokenConversation, as_sampled, short_prompt
 from ..tasks import ShuffledOrder
 from ..trajectories.run_folder import open_trajectories
 from ..trajectories.trajectory import Trajectory, Turn
@@ -229,8 +229,7 @@ def tokenize_text(trajectory: Trajectory, template: ChatTemplate, end: int, form
     first = {"role": "system", "content": form.system}
     conversation = TokenConversation(template, [first, {"role": "user", "content": trajectory.observation}])
     for number, turn in enumerate(trajectory.turns):
-        ids = [*template.encode(_as_text(turn, form.action_format)), end]
-        conversation.answer(Completion(ids, [0.0] * len(ids), "stop", 0), 1.0)
+        conversation.answer(as_sampled(template.encode(_as_text(turn, form.action_format)), end), 1.0)
         if number + 1 < len(trajectory.turns):
             conversation.tell({"role": "user", "content": turn.observation})
     return trajectory.model_copy(update={"segments": conversation.segments})

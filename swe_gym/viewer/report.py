@@ -8,12 +8,12 @@ import itertools
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UsageError
+from ..guard import TemporaryFolder
 from ..trajectories.comparison import RunResults, compare_results, distinct_names
 from ..trajectories.run_folder import find_runs
 from ..trajectories.trajectory import Trajectory
@@ -105,8 +105,8 @@ def write_site(
     _check_site(target)
     indexes = _read_all(sources)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as partial:
-        made = Path(partial, target.name)
+    with TemporaryFolder(f".{target.name}.", target.parent) as partial:
+        made = partial.path / target.name
         readable = sum(
             _write_run(made / DATA / str(number), name, index, with_verdicts, most_episodes)
             for number, (name, index) in enumerate(indexes.items())

@@ -13,11 +13,13 @@ from core_parts import END, LS, SUBMIT, MakeEnv, Says, Tokens, bash, scripted_ta
 
 from swe_gym.adapters.aio import AsyncEnv, AwaitedGenerator, play
 from swe_gym.adapters.episodes import Episode, Slot
+from swe_gym.adapters.row_agent import RowAgent
 from swe_gym.adapters.threads import in_thread
 from swe_gym.errors import PolicyError, SandboxClosed
 from swe_gym.rollout.policy import Policy
 from swe_gym.rollout.tokens import ChatTemplate, Completion, TokenPolicy
 from swe_gym.sandboxes import Sandbox
+from swe_gym.tasks import load_source
 from swe_gym.testing.sandbox_contract.case import new_marker, processes_here
 
 SETTINGS: dict[str, Any] = {"max_tokens": 9, "temperature": 1.0, "seed": None}
@@ -295,3 +297,14 @@ def test_leaving_the_loop_cancels_its_episodes(make_env: MakeEnv) -> None:
 
     asyncio.run(main())
     assert left[0].cancelled()
+
+
+def test_an_answer_to_a_row_that_takes_too_long_is_a_failure() -> None:
+    async def never(prompt: Sequence[int], **_: Any) -> Completion:
+        await asyncio.Event().wait()
+        raise AssertionError(prompt)
+
+    agent = RowAgent.make({"env_args": {"tools": ["bash"]}, "answer_timeout": 0.2})
+    row = {"source": "micro", "task_id": next(iter(load_source("micro").ids()))}
+    episode = asyncio.run(agent.play(row, never, Tokens(), max_context=9000))
+    assert episode.failure == "PolicyError (timeout)"

@@ -1,9 +1,10 @@
 """Runs the command line in this process, in a temporary folder."""
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -38,6 +39,22 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         return Outcome(int(end.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def doctor(cli, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Checks a training configuration; of Ray, which another program may have started, apart from the rest."""
+    monkeypatch.setenv("E2B_API_KEY", "e2b_key")
+
+    def run(config: Path, *changes: str) -> dict[str, Any]:
+        outcome = cli("doctor", "--json", "--training", config, *changes)
+        found = {finding["what"]: finding for finding in json.loads(outcome.out)}
+        failed = {what: finding["fix"] for what, finding in found.items() if not finding["works"]}
+        assert outcome.status == (1 if failed else 0)
+        ray = failed.pop("Ray", "")
+        return {"found": found, "failed": failed, "ray": ray}
 
     return run
 

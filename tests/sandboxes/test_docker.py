@@ -121,6 +121,33 @@ def test_every_limit_can_be_set(make: Callable[..., Sandbox], engine: docker.API
     assert box.exec("id -un; grep CapEff /proc/self/status").text.split() == ["nobody", "CapEff:", "0" * 16]
 
 
+@pytest.fixture
+def network(engine: docker.APIClient) -> Iterator[str]:
+    """A network of the engine's."""
+    name = f"swe-gym-test-{os.getpid()}"
+    engine.create_network(name)
+    yield name
+    attached = {"network": name}
+    eventually(lambda: not engine.containers(all=True, filters=attached), 10, "nothing uses the network")
+    engine.remove_network(name)
+
+
+def test_egress_goes_through_the_network_of_the_option(
+    make: Callable[..., Sandbox], engine: docker.APIClient, network: str
+) -> None:
+    box = make(network="egress", options={"egress_network": network})
+    assert list(engine.inspect_container(f"swe-gym-{box.id}")["NetworkSettings"]["Networks"]) == [network]
+    gateway = engine.inspect_network(network)["IPAM"]["Config"][0]["Gateway"]
+    route = "{:02X}{:02X}{:02X}{:02X}".format(*reversed([int(part) for part in gateway.split(".")]))
+    assert route in box.exec("cat /proc/net/route").text
+    box.close()
+
+
+def test_a_storage_option_is_the_engines(make: Callable[..., Sandbox]) -> None:
+    with pytest.raises(SandboxStartError, match=r"(?is)refused to create a container.*(nothing|storage)"):
+        make(options={"storage_opt": {"nothing": "1"}})
+
+
 def test_more_cores_than_the_machine_has_are_allowed(make: Callable[..., Sandbox]) -> None:
     assert make(cpus=4096).exec("true").ok
 

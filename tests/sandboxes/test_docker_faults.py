@@ -32,6 +32,7 @@ ATTACH = "POST", r"/attach"
 START = "POST", r"/start$"
 REMOVE = "DELETE", r"/containers/"
 VERSION = "GET", r"/version"
+PULL = "POST", r"/images/create"
 IMAGE = "GET", r"/images/.*/json"
 
 
@@ -145,6 +146,15 @@ def test_a_start_that_stalls_ends_at_its_deadline(
         assert time.monotonic() - before < 4.0 + SLACK
     assert error.value.reason == "timeout"
     eventually(lambda: ours() == [], REMOVE_SECONDS + 2, "nothing is left")
+
+
+def test_a_pull_ends_at_its_own_deadline(sandbox: Callable[..., Sandbox]) -> None:
+    with proxied(Fault(*PULL, "stall")) as proxy:
+        box = sandbox(proxy, image="nobody/nothing:1", start_timeout=600.0, options={"pull_timeout": 0.5})
+        with pytest.raises(SandboxStartError, match="was not pulled in time") as error:
+            box.start()
+        proxy.cut()  # the thread that reads the engine's reply waits for it no longer
+    assert (error.value.reason, error.value.retryable) == ("timeout", True)
 
 
 def test_a_hanging_engine_delays_neither_commands_nor_close(

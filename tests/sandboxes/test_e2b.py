@@ -112,6 +112,7 @@ def test_a_server_without_v2(tmp_path: Path, make: Make) -> None:
         with make(old) as sandbox:
             count_up(sandbox, 3)
         assert "POST /sandboxes" in old.paths()[:2]
+        assert [one.body["secure"] for one in old.requests if one.path == "/sandboxes"] == [True]
         assert old.running == []
         assert refusal(make(old, image="nothing")).reason == "image"
         old.inject("/sandboxes", method="POST", status=429, headers={"Retry-After": "0"})

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from servers.kubernetes_server import CREATING, RUNNING, SCHEDULED, KubernetesSe
 
 from swe_gym.errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, UsageError
 from swe_gym.sandboxes import SandboxSpec
+from swe_gym.testing.loopback import Exchange
+from swe_gym.testing.sandbox_contract.case import Background
 
 pytest.importorskip("kubernetes")
 
@@ -39,6 +42,31 @@ def make(server: KubernetesServer, tmp_path: Path) -> Iterator[Make]:
     yield make_one
     for sandbox in made:
         sandbox.close()
+
+
+class PairedDeletions(KubernetesServer):
+    """Replies to a deletion once another one has arrived.
+
+    Attributes:
+        most: Most deletions that were open at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = self._open = 0
+        self._pair = threading.Barrier(2)
+        self._counting = threading.Lock()
+
+    def answer(self, exchange: Exchange) -> None:
+        if exchange.asked.method != "DELETE":
+            return super().answer(exchange)
+        with self._counting:
+            self._open += 1
+            self.most = max(self.most, self._open)
+        self._pair.wait(30)
+        with self._counting:
+            self._open -= 1
+        return super().answer(exchange)
 
 
 def start_error(make: Make, **options: Any) -> SandboxStartError:
@@ -149,6 +177,40 @@ def test_refusals_fail_at_once(server: KubernetesServer, make: Make, status: int
     assert words in str(error)
     assert message in error.detail
     assert creations(server) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "method", "path"), [("create_limit", "POST", "*/pods"), ("connect_limit", "GET", "*/attach")]
+)
+def test_a_limit_holds_over_all_sandboxes(
+    server: KubernetesServer, make: Make, option: str, method: str, path: str
+) -> None:
+    fault = server.inject(path, method=method, hang=True)
+    hanging = Background(lambda: make(**{option: 1}))
+    pause_until(lambda: fault.times == 0)
+    error = start_error(make, start_timeout=1.0, **{option: 1})
+    assert (error.reason, error.retryable) == ("capacity", True)
+    assert "all 1 places of the gate" in str(error)
+    server.close()  # ends the request
+    with pytest.raises(SandboxError):
+        hanging.result(30)
+
+
+def test_deletions_are_limited(tmp_path: Path) -> None:
+    """Two at once are let through: each waits for another one, and there are never three."""
+    with PairedDeletions() as server:
+        options = {"kubeconfig": server.kubeconfig(tmp_path), "delete_limit": 2}
+        sandboxes = [KubernetesSandbox(SandboxSpec(image="any", options=options)).start() for _ in range(4)]
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(KubernetesSandbox.close, sandboxes))
+        assert not server.pods
+        assert server.most == 2
+
+
+def test_creations_per_second_are_limited(make: Make) -> None:
+    make(create_rate=0.001)
+    error = start_error(make, create_rate=0.001)
+    assert "too many others are waiting to be created" in str(error)
 
 
 def test_retry_after_is_honoured(server: KubernetesServer, make: Make) -> None:

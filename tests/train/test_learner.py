@@ -11,9 +11,12 @@ pytest.importorskip("transformers")
 from test_batch import EPISODES, episode, segment  # noqa: E402  only where torch is there
 
 from swe_gym.train.batch import make_batch  # noqa: E402
-from swe_gym.train.config import AlgorithmConfig, OptimConfig  # noqa: E402
-from swe_gym.train.learner import Learner, Targets  # noqa: E402
+from swe_gym.train.collect import PlayedBatch  # noqa: E402
+from swe_gym.train.config import AlgorithmConfig, OptimConfig, make_config  # noqa: E402
+from swe_gym.train.learner import Learner, OldLogprobs, Targets  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
+from swe_gym.train.state import RunState  # noqa: E402
+from swe_gym.train.update import make_update  # noqa: E402
 
 BATCH = make_batch(EPISODES)
 TARGETS = Targets(torch.linspace(-1, 1, BATCH.tokens))
@@ -61,3 +64,121 @@ def test_minibatches_have_equal_sizes(tiny_lm: Any, episodes: int, sizes: list[i
     batch = make_batch([episode(segment("0011", seed)) for seed in range(episodes)])
     parts = learner(tiny_lm, minibatches=4)._minibatches(batch, torch.Generator())
     assert sorted(len(batch.episodes[part].unique()) for part in parts) == sizes
+
+
+def numpy(values: Any) -> np.ndarray:
+    return values.double().numpy()
+
+
+SETTINGS = {
+    "dual clip, k1": {
+        "clip_low": 0.1, "clip_high": 0.4, "dual_clip": 1.5, "tis_cap": 1.2, "loss_agg": "seq-mean-token-mean",
+        "kl_coef": 0.3, "kl_estimator": "k1", "entropy_coef": 0.2, "value_coef": 0.7, "value_clip": 0.05,
+    },
+    "no bounds, k2": {
+        "clip_low": 0.3, "clip_high": 0.1, "dual_clip": 0, "tis_cap": 0, "loss_agg": "token-mean",
+        "kl_coef": 0.5, "kl_estimator": "k2", "entropy_coef": 0, "value_coef": 2, "value_clip": 0,
+    },
+    "k3": {
+        "clip_low": 0.5, "clip_high": 0.8, "dual_clip": 4, "tis_cap": 9, "loss_agg": "token-mean",
+        "kl_coef": 0.1, "kl_estimator": "k3", "entropy_coef": -0.1, "value_coef": 0, "value_clip": 1,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_loss_is_the_papers_equation_with_the_settings_of_the_configuration(tiny_lm: Any, name: str) -> None:
+    """PPO's clipped surrogate (1707.06347) with a range per side (2503.14476), dual clip (1912.09729) and TIS."""
+    s = SETTINGS[name]
+    model = PolicyModel(tiny_lm, value_head=True)
+    trained = Learner(model, OptimConfig(), AlgorithmConfig(**s))
+    now = trained.compute_logprobs(BATCH)
+    draw = torch.Generator().manual_seed(3)
+    noise = [torch.randn(BATCH.tokens, generator=draw) for _ in range(5)]
+    old = OldLogprobs(now.logprobs + noise[0], now.values + noise[1], now.logprobs + noise[2])
+    targets = Targets(noise[3], noise[4])
+    facts = trained.learn(BATCH, old, targets, torch.Generator())
+
+    logprobs, before, advantages, returns = map(numpy, (now.logprobs, old.logprobs, noise[3], noise[4]))
+    ratio = np.exp(logprobs - before)
+    gain = np.minimum(ratio * advantages, np.clip(ratio, 1 - s["clip_low"], 1 + s["clip_high"]) * advantages)
+    if s["dual_clip"]:
+        gain = np.where(advantages < 0, np.maximum(gain, s["dual_clip"] * advantages), gain)
+    if s["tis_cap"]:
+        gain = gain * np.minimum(np.exp(before - numpy(BATCH.sampler)), s["tis_cap"])
+    gap = logprobs - numpy(old.reference)
+    divergence = {"k1": gap, "k2": gap**2 / 2, "k3": np.exp(-gap) - 1 + gap}[s["kl_estimator"]]
+    values, values_before = numpy(now.values), numpy(old.values)
+    error = (values - returns) ** 2
+    if s["value_clip"]:
+        near = values_before + np.clip(values - values_before, -s["value_clip"], s["value_clip"])
+        error = np.maximum(error, (near - returns) ** 2)
+    episodes, counts = np.unique(BATCH.episodes.numpy(), return_counts=True)
+    by_episode = np.repeat(1 / counts / len(episodes), counts)  # in the order of the batch
+    weight = by_episode if s["loss_agg"] == "seq-mean-token-mean" else np.full(len(ratio), 1 / len(ratio))
+    terms = -gain + s["kl_coef"] * divergence + s["value_coef"] * error / 2
+    expected = (weight * terms).sum() - s["entropy_coef"] * facts["entropy"]
+    assert facts["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_entropy_bonus_raises_the_entropy(tiny_lm: Any) -> None:
+    trained = learner(tiny_lm, lr=1e-3, entropy_coef=1.0)
+    nothing = Targets(torch.zeros(BATCH.tokens))
+    first, second = (
+        trained.learn(BATCH, trained.compute_logprobs(BATCH), nothing, torch.Generator())["entropy"] for _ in range(2)
+    )
+    assert second > first
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_a_detached_value_head_leaves_the_language_model_as_it_is(tiny_lm: Any, detach: bool) -> None:
+    model = PolicyModel(tiny_lm, value_head=True, detach_value=detach)
+    torch.nn.init.ones_(model.value.weight)  # zeros would hide the gradient below
+    trained = Learner(model, OptimConfig(), AlgorithmConfig())
+    before = [weight.clone() for weight in tiny_lm.parameters()]
+    head = model.value.weight.clone()
+    targets = Targets(torch.zeros(BATCH.tokens), torch.full((BATCH.tokens,), 5.0))
+    trained.learn(BATCH, trained.compute_logprobs(BATCH), targets, torch.Generator())
+    assert not torch.equal(model.value.weight, head)
+    assert all(map(torch.equal, tiny_lm.parameters(), before)) == detach
+
+
+def test_a_step_is_that_of_adamw_with_the_settings_of_the_configuration(tiny_lm: Any) -> None:
+    """AdamW (1711.05101) with a clipped gradient, warmup, and a learning rate of its own for the value head."""
+    settings = {"betas": (0.7, 0.8), "eps": 1e-3, "weight_decay": 0.3, "warmup_steps": 4, "max_grad_norm": 0.05}
+    model = PolicyModel(tiny_lm, value_head=True)
+    trained = Learner(model, OptimConfig(lr=0.01, value_lr=0.1, **settings), AlgorithmConfig())
+    weights = [*tiny_lm.parameters(), *model.value.parameters()]
+    rates = [0.01] * len(list(tiny_lm.parameters())) + [0.1] * 2
+    found: list[np.ndarray] = [np.zeros(0)] * len(weights)
+    for index, weight in enumerate(weights):
+        weight.register_post_accumulate_grad_hook(
+            lambda weight, index=index: found.__setitem__(index, numpy(weight.grad).copy())
+        )
+    expected = [numpy(weight.detach()).copy() for weight in weights]
+    means, squares = ([np.zeros_like(value) for value in expected] for _ in range(2))
+    targets = Targets(TARGETS.advantages, torch.ones(BATCH.tokens))
+    for step in (1, 2):
+        trained.learn(BATCH, trained.compute_logprobs(BATCH), targets, torch.Generator())
+        norm = np.sqrt(sum((gradient**2).sum() for gradient in found))
+        assert norm > settings["max_grad_norm"]
+        for index, value in enumerate(expected):
+            gradient = found[index] * settings["max_grad_norm"] / (norm + 1e-6)
+            means[index] = 0.7 * means[index] + 0.3 * gradient
+            squares[index] = 0.8 * squares[index] + 0.2 * gradient**2
+            rate = rates[index] * step / 4
+            mean, square = means[index] / (1 - 0.7**step), squares[index] / (1 - 0.8**step)
+            expected[index] = value * (1 - rate * 0.3) - rate * mean / (np.sqrt(square) + 1e-3)
+    for weight, value in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(numpy(weight.detach()), value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("choice", "trained"), [("keep", 4), ("drop", 2)])
+def test_groups_of_equal_rewards_are_kept_or_dropped(tiny_lm: Any, choice: str, trained: int) -> None:
+    algorithm = {"zero_variance_groups": choice, "advantage": "grpo"}
+    episodes = tuple(EPISODES[0].model_copy(update={"reward": reward}) for reward in (1.0, 1.0, 0.0, 1.0))
+    played = PlayedBatch(episodes, groups=(0, 0, 1, 1), lost=(), seconds={}, all_groups=frozenset({0, 1}))
+    sections = {"model": {"path": "unused"}, "run": {"evaluate_every": 0}, "generation": {"max_logprob_diff": 100}}
+    config = make_config({**sections, "algorithm": algorithm})
+    facts = make_update(played, learner(tiny_lm, **algorithm), config, RunState(1))
+    assert (facts["trained"], facts["frac_nonzero_variance"]) == (trained, 0.5)

@@ -1,8 +1,11 @@
 """The vLLM client against a server that speaks its protocol and fails on demand."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ httpx = pytest.importorskip("httpx")
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402  only where torch is there
 from swe_gym.testing.loopback import Exchange, HttpAnswer  # noqa: E402
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer  # noqa: E402
+from swe_gym.testing.sandbox_contract.case import eventually  # noqa: E402
 from swe_gym.train.config import GenerationConfig  # noqa: E402
 from swe_gym.train.generators import make_generator  # noqa: E402
 from swe_gym.train.generators.vllm import VllmGenerator  # noqa: E402
@@ -210,3 +214,44 @@ def test_close_aborts_waiting_requests(server: Server, generator: VllmGenerator)
 def test_an_unknown_option_is_named(tiny_lm: Any, tokenizer: Any) -> None:
     with pytest.raises(UsageError, match="weight_sync_folder"):
         make_generator(GenerationConfig(options={"pull": 1}), PolicyModel(tiny_lm), tokenizer)
+
+
+RUN = """
+[run]
+output = "{output}"
+updates = 1
+evaluate_every = 0
+[model]
+path = "{model}"
+[generation]
+backend = "vllm"
+url = "{url}"
+max_tokens = 64
+max_context = 400
+[generation.options]
+weight_sync_folder = "{folder}"
+api_key = "k"
+[env]
+workers = 1
+[env.train]
+count = 1
+[algorithm]
+prompts_per_step = 1
+group_size = 2
+"""
+
+
+def test_a_terminated_run_leaves_no_weights(server: Server, model_folder: str, tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    server.inject("/v1/completions", times=None, hang=True)
+    config = RUN.format(output=tmp_path / "run", model=model_folder, url=server.url, folder=folder)
+    (tmp_path / "run.toml").write_text(config)
+    command = [sys.executable, "-m", "swe_gym", "train", str(tmp_path / "run.toml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        eventually(
+            lambda: "POST /v1/completions" in server.paths() or process.poll() is not None, 120, "it asks for tokens"
+        )
+        assert list(folder.iterdir()), process.communicate(timeout=60) if process.poll() is not None else ""
+        process.terminate()
+    eventually(lambda: not list(folder.iterdir()), 60, "the weights are gone")

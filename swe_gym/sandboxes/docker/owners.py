@@ -12,8 +12,8 @@ from pathlib import Path
 import docker.errors
 
 from ...errors import SandboxStartError
+from ...guard import Guard, keep_removing
 from ...types import JsonMapping
-from ..guard import Guard, keep_removing
 from .engine import address, connect, engine_errors
 
 log = logging.getLogger(__name__)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from packaging.version import Version
+
 from ...types import JsonMapping
 from .options import ServiceAccess
 from .refusals import CallRefused, message_of, retry_after_of, status_of
@@ -34,8 +36,7 @@ def create_sandbox(access: ServiceAccess, wanted: JsonMapping, *, name: str, tim
 
 def _create_without_v2(access: ServiceAccess, wanted: JsonMapping, timeout: float) -> Any:
     """Create a sandbox by the first version of the call, which newer SDKs no longer use."""
-    import httpx  # both are dependencies of the SDK
-    from packaging.version import Version
+    import httpx  # a dependency of the SDK
 
     sdk = load_sdk()
     body = {**wanted, "envVars": {}}

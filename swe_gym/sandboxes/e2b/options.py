@@ -35,7 +35,6 @@ class E2BOptions(Frozen):
         domain: Domain of the service, such as "ap-guangzhou.tencentags.com". None uses E2B_DOMAIN, else "e2b.app".
         api_url: Address of the control plane, if it does not follow from the domain.
         sandbox_url: Address of the sandboxes, if it does not follow from the domain.
-        secure: Whether sandboxes require a token, which commands do not have. False is for services without tokens.
         activate: Python environment to put first on PATH. "auto" looks for one; an empty string keeps the template's
             PATH.
         workdir_in_home: Whether the workdir lies below the home folder, for users who may not write to the root folder.
@@ -57,7 +56,6 @@ class E2BOptions(Frozen):
     domain: str | None = None
     api_url: str | None = None
     sandbox_url: str | None = None
-    secure: bool = True
     activate: str = "auto"
     workdir_in_home: bool = False
     timeout: float = Field(default=300.0, gt=0)

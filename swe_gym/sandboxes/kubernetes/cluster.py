@@ -12,8 +12,8 @@ from typing import Literal
 
 from ...cache import digest
 from ...errors import SandboxClosed, SandboxStartError
+from ...guard import Guard
 from ..gates import NEVER, Rate, add_jitter, gate, sleep
-from ..guard import Guard
 from .api import Api, ApiError, Object, pods_path
 from .manifest import CLAIM, RUN
 from .options import ClusterOptions

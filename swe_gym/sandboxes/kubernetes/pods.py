@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from ..guard import Guard, keep_removing
+from ...guard import Guard, keep_removing
 from .api import Api, ApiError, Object, pods_path
 from .manifest import MANAGED_BY, MANAGER, RUN
 from .options import ClusterOptions

@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import socket
-import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import torch
 from pydantic import ConfigDict, Field
 
 from ...errors import PolicyError
+from ...guard import TemporaryFolder
 from ...rollout.tokens import Completion, read_completion
 from ...types import Frozen, Json, JsonObject
 from ..config import GenerationConfig
@@ -86,13 +86,13 @@ class VllmGenerator:
         self._seeds = torch.cuda.is_available() if options.seeds is None else options.seeds
         self._sums = torch.cuda.is_available() if options.checksums is None else options.checksums
         folder = options.weight_sync_folder or ("/dev/shm" if Path("/dev/shm").is_dir() else None)
-        self._folder = tempfile.TemporaryDirectory(prefix="swe-gym-weights-", dir=folder)
+        self._folder = TemporaryFolder("swe-gym-weights-", Path(folder) if folder else None)
         self._server: VllmServer | None = None
         self._served: tuple[float, ...] | None = None  # fingerprint of the server's weights, if known
         self._closed = threading.Event()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         try:
-            self._weight_sync = make_weight_sync(config, model, tokenizer, Path(self._folder.name))
+            self._weight_sync = make_weight_sync(config, model, tokenizer, self._folder.path)
             url = config.url or self._start(config, options)
             self._http = httpx.Client(
                 base_url=url.rstrip("/").removesuffix("/v1"),
@@ -108,7 +108,7 @@ class VllmGenerator:
             raise
 
     def _start(self, config: GenerationConfig, options: VllmOptions) -> str:
-        folder = Path(self._folder.name) / "0"
+        folder = self._folder.path / "0"
         write_folder(self._model, self._tokenizer, folder)
         self._served = self._fingerprint() if self._sums else None
         self._server = VllmServer(
@@ -116,7 +116,7 @@ class VllmGenerator:
             max_context=config.max_context,
             args=[*self._weight_sync.args, *options.args],
             env={**self._weight_sync.env, **options.env},
-            log=Path(options.log or Path(self._folder.name) / "vllm.log"),
+            log=Path(options.log or self._folder.path / "vllm.log"),
             timeout=options.start_timeout,
         )
         shutil.rmtree(folder, ignore_errors=True)  # the server has read it
@@ -260,7 +260,7 @@ class VllmGenerator:
             self._http.close()
         if self._server is not None:
             self._server.close()
-        self._folder.cleanup()
+        self._folder.close()
 
 
 def _sound(logprob: object) -> bool:

@@ -1,7 +1,7 @@
-"""What removes the sandboxes of a dead client: a small process that outlives it.
+"""Removes what a dead process leaves: a small process outlives it.
 
 A running sandbox ends by itself once its client is gone. One that the client was still creating cannot, and neither can
-an ended one that its engine or cluster keeps.
+an ended one that its engine or cluster keeps, nor a temporary folder.
 """
 
 import contextlib
@@ -9,8 +9,14 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Self
+
+from .cache import remove_tree
 
 log = logging.getLogger(__name__)
 
@@ -88,3 +94,35 @@ def keep_removing(
             if time.monotonic() >= end:
                 break
             sleep(RETRY_SECONDS)
+
+
+class TemporaryFolder:
+    """A new folder that is removed when it is closed, and also when this process dies, by SIGKILL too.
+
+    Args:
+        prefix: Start of its name.
+        parent: Folder to make it in; None is that of `tempfile`.
+
+    Attributes:
+        path: Its absolute path.
+    """
+
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        self.path = Path(parent or tempfile.gettempdir()).absolute() / f"{prefix}{uuid.uuid4().hex}"
+        self._guard = Guard(f"{remove_tree.__module__}:{remove_tree.__name__}", str(self.path))  # before the folder
+        try:
+            self.path.mkdir(0o700)
+        except OSError:
+            self._guard.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the folder with its content. Idempotent."""
+        remove_tree(self.path)
+        self._guard.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,4 +1,4 @@
-"""The process that acts after the death of its client, whatever becomes of the client's forks."""
+"""The process that acts after the death of its client, whatever becomes of the client's forks; temporary folders."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from swe_gym.errors import SandboxError
-from swe_gym.sandboxes.guard import RETRY_SECONDS, keep_removing
+from swe_gym.guard import RETRY_SECONDS, TemporaryFolder, keep_removing
 
 CLIENT = """
 import os, signal, sys
-from swe_gym.sandboxes.guard import Guard
+from swe_gym.guard import Guard
 guard = Guard("os:mkdir", sys.argv[1])
 print(guard.pid, flush=True)
 if "close" in sys.argv:
@@ -87,7 +87,7 @@ def test_a_closed_guard_does_nothing(client: tuple["subprocess.Popen[str]", int,
 
 def test_it_holds_no_descriptor_of_its_client(left: Path) -> None:
     code = (
-        "import os, socket, sys; from swe_gym.sandboxes.guard import Guard\n"
+        "import os, socket, sys; from swe_gym.guard import Guard\n"
         "server = socket.create_server(('127.0.0.1', 0)); os.set_inheritable(server.fileno(), True)\n"
         "print(server.getsockname()[1], Guard('os:mkdir', sys.argv[1]).pid, flush=True); sys.stdin.read()"
     )
@@ -116,3 +116,38 @@ def test_a_removal_that_fails_is_repeated_and_every_round_looks_again() -> None:
 def test_an_error_of_another_kind_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         keep_removing(lambda: 1 / 0, (0.0,), SandboxError, sleep=lambda _: None)
+
+
+OWNER = """
+import signal, sys
+from pathlib import Path
+from swe_gym.guard import TemporaryFolder
+folder = TemporaryFolder("scratch-", Path(sys.argv[1]))
+(folder.path / "locked").mkdir()
+(folder.path / "locked" / "file").touch()
+(folder.path / "locked").chmod(0o500)
+print(folder.path, flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_temporary_folder_ends_with_its_process(tmp_path: Path, number: int) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert (folder / "locked" / "file").exists()
+        process.send_signal(number)
+    eventually(lambda: not folder.exists(), "the folder is gone")
+
+
+def test_a_closed_temporary_folder_is_gone_with_its_guard(tmp_path: Path) -> None:
+    with TemporaryFolder("scratch-", tmp_path) as folder:
+        (folder.path / "file").touch()
+        guard = folder._guard.pid
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+    assert not alive(guard)
+    with pytest.raises(FileNotFoundError):
+        TemporaryFolder("scratch-", tmp_path / "missing")
