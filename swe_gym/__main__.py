@@ -1,6 +1,6 @@
 """`python -m swe_gym`: the `swe-gym` command."""
 
-from .cli import main
+from swe_gym_command import main
 
 if __name__ == "__main__":
     main()

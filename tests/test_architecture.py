@@ -197,7 +197,7 @@ def test_commands_can_be_loaded_without_any_extra() -> None:
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({sorted(OF_EXTRAS)}))  # their import is an ImportError
-from swe_gym.cli import COMMANDS
+from swe_gym_command.app import COMMANDS
 import importlib
 for place, _ in COMMANDS.values():
     importlib.import_module("swe_gym.cli." + place.partition(":")[0])

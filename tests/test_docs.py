@@ -17,11 +17,11 @@ from test_architecture import LAYERS
 
 import swe_gym
 from swe_gym import SandboxSpec
-from swe_gym.cli import app, load_command
 from swe_gym.tasks.file import write_tasks
 from swe_gym.toml import parse_pairs
 from swe_gym.types import Task
 from swe_gym.viewer.training_report import write_curves
+from swe_gym_command.app import app, load_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -148,7 +148,7 @@ def test_commands_exist() -> None:
 
 
 def test_commands_are_found_and_checked() -> None:
-    assert ["tasks", "new", "--from-pypi", "sqlparse", "0.5.1", "0.5.2", "--output", "tasks.jsonl"] in list(
+    assert ["tasks", "new", "tasks.jsonl", "--from-pypi", "sqlparse", "0.5.1", "0.5.2"] in list(
         commands(ROOT / "README.md")
     )
     for wrong in (["tsks"], ["tasks", "lst"], ["validate", "--nothing"]):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.cli import main
 from swe_gym.logs import AddIds, log_as, logging_to
+from swe_gym_command import main
 
 
 def test_ids_belong_to_the_thread_that_set_them(caplog: pytest.LogCaptureFixture) -> None:

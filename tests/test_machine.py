@@ -16,7 +16,7 @@ rows, logs and trajectories beside the checkout; `mini` and `claude-code`: the k
 
 
 def test_what_is_required_can_be_required() -> None:
-    frameworks = {"anthropic", "nemo_gym", "openenv", "rllib", "serve", "skyrl", "trl", "verifiers", "verl"}
+    frameworks = {"anthropic", "nemo_gym", "openenv", "rllib", "serve", "trl", "verifiers", "verl"}
     machine = {"chromium", "data", "docker", "e2b", "kubernetes", "local", "network"}
     assert set(REQUIRED) <= machine | frameworks | {"claude-code", "mini"}
 

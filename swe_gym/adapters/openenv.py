@@ -2,7 +2,8 @@
 
     app = create_app("SWE/Toy-v0", max_concurrent_envs=8, backend="docker")  # uvicorn module:app
 
-`swe-gym serve` speaks the same protocol without OpenEnv, and closes a session whose client leaves during a step.
+OpenEnv's hub starts such an application, and its clients send no token. Trainers use `swe-gym serve`, which speaks the
+same protocol without OpenEnv.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The adapter for rLLM: a workflow that plays whole episodes, and an environment for rLLM's own workflows.
+"""The adapter for rLLM: a workflow that plays whole episodes.
 
     AgentTrainer(workflow_class=SweGymWorkflow, workflow_args={"agent": {"env_args": {"backend": "ags"}}}, ...)
 
@@ -10,17 +10,16 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..errors import MissingDependency, SandboxLost, UsageError
+from ..errors import MissingDependency, UsageError
 from ..rollout.tokens import Completion
 from ..types import JsonObject
 from .episodes import Episode
-from .row_agent import RowAgent, completion_of, find_task_id
+from .row_agent import RowAgent, completion_of
 from .rows import Row
 
 try:
     from rllm import types
     from rllm.engine.rollout.rollout_engine import ModelOutput
-    from rllm.environments.base.base_env import BaseEnv
     from rllm.workflows.workflow import TerminationReason, Workflow
 except ImportError as error:
     raise MissingDependency(
@@ -110,49 +109,3 @@ def steps_of(row: Row) -> Iterator[types.Step]:
             weight_version=row.versions[start],
         )
         yield types.Step(model_output=output)
-
-
-class SweGymEnv(BaseEnv):
-    """An environment for rLLM's `MultiTurnWorkflow`, whose engine tokenizes chat messages.
-
-    Set `max_turns` to the workflow's `max_steps`, so that the last step is graded.
-
-    Args:
-        env_id: Registered environment id to make instead of the row's task source.
-        **env_args: Arguments of `SweEnv`.
-    """
-
-    def __init__(self, env_id: str | None = None, **env_args: Any) -> None:
-        self._agent = RowAgent(env_id=env_id, env_args=env_args)
-        self._env: Any = None
-
-    def reset(self, task: JsonObject) -> tuple[str, JsonObject]:
-        """Start the episode of a task. Raises the errors of `SweEnv.reset`."""
-        self.close()
-        self._env = self._agent.make_env(task)
-        observation, info = self._env.reset(options={"task_id": find_task_id(task)})
-        return observation, dict(info)
-
-    def step(self, action: str) -> tuple[str, float, bool, JsonObject]:
-        """Play an action.
-
-        Raises:
-            SandboxLost: The infrastructure failed. rLLM plays the episode again.
-        """
-        observation, reward, terminated, truncated, info = self._env.step(action)
-        done = terminated or truncated
-        if done:
-            self.close()
-            if not info["reward_valid"]:
-                raise SandboxLost(f"the episode has no reward: {info['failure']}")
-        return observation, float(reward), done, dict(info)
-
-    def close(self) -> None:
-        """Close the sandbox."""
-        if self._env is not None:
-            self._env.close()
-
-    @staticmethod
-    def from_dict(info: JsonObject) -> "SweGymEnv":
-        """Return an environment with these arguments."""
-        return SweGymEnv(**info)

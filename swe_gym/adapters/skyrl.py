@@ -2,38 +2,35 @@
 
     class Experiment(BasePPOExp):
         def get_generator(self, cfg, tokenizer, inference_engine_client):
-            return SweGenerator(cfg.generator, cfg.environment.skyrl_gym, inference_engine_client, tokenizer)
+            gym, client = cfg.environment.skyrl_gym, inference_engine_client
+            return SweGenerator(cfg.generator, gym, client, tokenizer, env_args={"max_turns": 30})
 
-The environments are those that are registered with SkyRL-gym: see `swe_gym.adapters.skyrl_gym`.
+Tasks are the rows of `swe-gym tasks export train.parquet --to verl`.
 """
 
 import asyncio
 import hashlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from statistics import fmean
 from typing import Any
 
-import gymnasium
-
-from ..envs import make_env
 from ..errors import PolicyError, UsageError
-from ..rollout.policy import Policy
-from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy
+from ..rollout.tokens import ChatTemplate, Completion
+from ..spaces import Info
 from ..types import JsonMapping
-from .aio import AwaitedGenerator, play
-from .episodes import Episode, Slot
-from .row_agent import find_task_id
+from .episodes import Episode
+from .metrics import known_numbers, outcome_shares
+from .row_agent import RowAgent
 from .rows import single_row
-from .skyrl_gym import ENV_ID, FAILED, metrics
-
-import skyrl_gym  # isort: skip  # after the module above, whose error names the extra
 
 try:
     from skyrl.train.generators.base import GeneratorInterface
 except ImportError:  # the trainer, which needs a GPU
     GeneratorInterface = object
+
+FAILED: Info = {"outcome": "infra_failed", "reward_valid": False, "resolved": False}
+"""Info of an episode that the infrastructure lost."""
 
 CANNOT = {
     "step_wise_trajectories": "an episode is one row",
@@ -49,11 +46,10 @@ CANNOT = {
 
 
 class SweGenerator(GeneratorInterface):
-    """SkyRL's generator on registered environments: one row for each episode, whose tokens are the sampler's.
+    """SkyRL's generator on tasks of rows: one row for each episode, whose tokens are the sampler's.
 
     An episode that the infrastructure lost is retried. If that fails too, its row is masked, and its reward is the mean
-    of its group, so that it is neither trained nor part of a baseline. The environment is the one that the row's
-    `env_class` is registered with.
+    of its group, so that it is neither trained nor part of a baseline. A row's `env_class` is not used.
 
     Args:
         generator_cfg: `cfg.generator`: `max_turns`, `max_input_length` and `sampling_params.max_generate_length` count.
@@ -61,6 +57,9 @@ class SweGenerator(GeneratorInterface):
         inference_engine_client: SkyRL's client.
         tokenizer: The tokenizer, with a chat template.
         policy_model_name: Model name at the client.
+        env_args: Arguments of `SweEnv`, such as `backend`, `tools` and `max_turns`, which replaces that of
+            `cfg.generator`.
+        env_id: Registered environment id to make instead of the row's task source.
 
     Raises:
         UsageError: The sampler is configured to return no log-probabilities, a setting of `generator_cfg` is one that
@@ -74,13 +73,18 @@ class SweGenerator(GeneratorInterface):
         inference_engine_client: Any,
         tokenizer: Any,
         policy_model_name: str | None = None,
+        *,
+        env_args: JsonMapping | None = None,
+        env_id: str | None = None,
     ) -> None:
         if generator_cfg.sampling_params.logprobs is None:
             raise UsageError("training needs the sampler's log-probabilities: set generator.sampling_params.logprobs=1")
         _check_settings(generator_cfg)
         self._cfg, self._client, self._model = generator_cfg, inference_engine_client, policy_model_name
         self._workers = int(skyrl_gym_cfg.max_env_workers)
-        self._template, self._end = ChatTemplate(tokenizer), int(tokenizer.eos_token_id)
+        ChatTemplate(tokenizer)  # refuses one that has none
+        self._tokenizer, self._end = tokenizer, int(tokenizer.eos_token_id)
+        self._agent = RowAgent(env_id=env_id, env_args={"max_turns": generator_cfg.max_turns, **(env_args or {})})
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = False) -> Any:  # noqa: ARG002  no progress bar
         """Play an episode for each prompt.
@@ -89,13 +93,13 @@ class SweGenerator(GeneratorInterface):
             A `GeneratorOutput` in the order of the prompts.
 
         Raises:
-            UsageError: An environment is not registered, or a task is unknown.
+            UsageError: A row names no task or an unknown one, or an argument of the environment is invalid.
         """
-        batch = list(zip(input_batch["env_classes"], input_batch["env_extras"], strict=True))
+        batch = list(input_batch["env_extras"])
         params = input_batch.get("sampling_params") or {}
         room = asyncio.Semaphore(self._workers or len(batch))
         salt = self._make_salt()  # of the weights at the start, for every turn of these episodes
-        plays = [self._play(name, extras, params, room, salt) for name, extras in batch]
+        plays = [self._play({**row, **(row.get("extra_info") or {})}, params, room, salt) for row in batch]
         played: list[tuple[Episode, str]] = []
         for one in await asyncio.gather(*plays, return_exceptions=True):  # none is left behind
             if isinstance(one, BaseException):
@@ -125,11 +129,9 @@ class SweGenerator(GeneratorInterface):
         }
 
     async def _play(
-        self, env_class: str, extras: JsonMapping, params: JsonMapping, room: asyncio.Semaphore, salt: str | None
+        self, row: JsonMapping, params: JsonMapping, room: asyncio.Semaphore, salt: str | None
     ) -> tuple[Episode, str]:
         """Play an episode, and return it with its stop reason."""
-        registered = skyrl_gym.spec(env_class).kwargs
-        options = {"max_turns": self._cfg.max_turns, **registered.get("options", {})}
         session = uuid.uuid4().hex
         longest = int(params.get("max_tokens") or self._cfg.sampling_params.max_generate_length)
         stops: list[str] = []
@@ -146,16 +148,13 @@ class SweGenerator(GeneratorInterface):
             logprobs = said.get("response_logprobs") or [[0.0] * len(ids)]  # none are needed to evaluate
             return Completion(ids, logprobs[0], "stop" if ended else "length", version or 0)
 
-        def make_policy(env: gymnasium.Env[str, str], _: int | None) -> Policy:
-            room = self._cfg.max_input_length + longest
-            limits = {"max_tokens": longest, "max_context": room, "temperature": params.get("temperature", 1.0)}
-            return TokenPolicy(env, generator, self._template, append_only=True, **limits)
-
-        generator = AwaitedGenerator(sample)
-        slot, env_id = Slot(find_task_id(extras)), registered.get("env_id", ENV_ID)
+        agent = self._agent.model_copy(update={"max_tokens": longest})
+        temperature, most = params.get("temperature", 1.0), self._cfg.max_input_length + longest
         async with room:
             try:
-                episode = await play(slot, partial(make_env, env_id, **options), make_policy)
+                episode = await agent.play(
+                    row, sample, self._tokenizer, max_context=most, temperature=temperature, append_only=True
+                )
             finally:
                 await self._client.finish_session(session)
         return episode, _stop_reason(episode, stops[-1:])
@@ -175,6 +174,11 @@ class SweGenerator(GeneratorInterface):
         """Return the reward; None for a lost episode."""
         zero = getattr(self._cfg, "zero_reward_on_non_stop", False) and stop != "stop"
         return 0.0 if zero and episode.reward is not None else episode.reward
+
+
+def metrics(info: Info) -> dict[str, float]:
+    """Return what SkyRL averages over episodes: each value over those that have it."""
+    return known_numbers(info, ["resolved", "turn"]) | outcome_shares(info)
 
 
 def _check_settings(cfg: Any) -> None:

@@ -1,4 +1,4 @@
-"""The adapter for TRL: episodes as the `rollout_func` of `GRPOTrainer`. See `trl_tools` for `environment_factory`.
+"""The adapter for TRL: episodes as the `rollout_func` of `GRPOTrainer`.
 
     trainer = GRPOTrainer(
         model,

@@ -10,7 +10,8 @@ from ..errors import UsageError
 from ..gateway import Kit, build_kit, find_kit, kit_bytes
 from ..gateway.agents import AGENTS, make_agent
 from ..types import JsonObject
-from .common import AsJson, make_table, open_console, print_json
+from .common import make_table, open_console, print_json
+from .options import AsJson
 
 
 def agents(

@@ -13,8 +13,9 @@ import typer
 
 from ..sandboxes import Sandbox, SandboxSpec, make_spec, open_sandbox
 from . import bench_rollout
-from .common import AsJson, Backend, SandboxOptions, make_table, open_console, print_json
+from .common import make_table, open_console, print_json
 from .common import sandbox_options as parse_sandbox_options
+from .options import AsJson, Backend, SandboxOptions
 
 app = typer.Typer(no_args_is_help=True, help="Measure the cost of sandboxes and rollouts on this machine.")
 app.command()(bench_rollout.rollout)

@@ -18,9 +18,9 @@ from ..rollout.plan import Plan
 from ..tasks import load_source
 from ..trajectories.run_folder import read_index
 from ..types import JsonMapping
-from .common import AsJson, Backend, SandboxOptions, make_table, open_console, print_json
+from .common import make_table, open_console, print_json
 from .common import sandbox_options as parse_sandbox_options
-from .rollout import POLICY_HELP
+from .options import POLICY, AsJson, Backend, SandboxOptions
 
 PARTS = ("start", "tools", "grading", "policy")
 """Parts of an episode's wall-clock time."""
@@ -49,7 +49,7 @@ def rollout(
         typer.Option("--workers", "-w", metavar="N,N,...", help="Numbers of workers to measure, separated by commas."),
     ] = "1,4,16,64",
     episodes: Annotated[int, typer.Option(min=1, help="Minimum number of episodes per measurement.")] = 28,
-    policy: Annotated[str, typer.Option("--policy", "-p", help=POLICY_HELP)] = "baseline",
+    policy: Annotated[str, POLICY] = "baseline",
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
     as_json: AsJson = False,

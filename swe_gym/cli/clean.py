@@ -1,18 +1,17 @@
 """`swe-gym clean`: remove sandboxes that dead clients left behind."""
 
-from typing import Annotated
-
 import typer
 
 from ..errors import SweGymError, UsageError
 from ..sandboxes import BACKENDS, load_backend
 from ..toml import parse_pairs
 from ..types import JsonObject
-from .common import AsJson, BackendOptions, open_console, print_json
+from .common import open_console, print_json
+from .options import AsJson, BackendOptions, Backends
 
 
 def clean(
-    backend: Annotated[list[str] | None, typer.Option(help="Clean only this backend. Repeatable.")] = None,
+    backend: Backends = None,
     backend_option: BackendOptions = None,
     as_json: AsJson = False,
 ) -> None:

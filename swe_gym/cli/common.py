@@ -1,7 +1,6 @@
-"""Options that commands share, and how commands print."""
+"""How commands choose tasks, and how they print."""
 
 import csv
-import enum
 import fnmatch
 import inspect
 import io
@@ -19,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import TaskError, UsageError
-from ..sandboxes import BACKENDS
 from ..tasks import TaskSource, changed_lines, digest, is_place_of_tasks, load_source, read_records
 from ..toml import parse_pairs
 from ..trajectories.comparison import RunSummary
 from ..types import Frozen, JsonObject, Task
+from .options import MATCH_HELP
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
     from ..envs import SweEnv
@@ -38,62 +37,6 @@ MAX_SHOWN = 20
 
 BY_ID = {"match", "shuffle", "slice", "limit"}
 """Task filters that need no task, only its id."""
-
-SOURCE_HELP = (
-    "Task source (toy, swebench-verified, ...), task file (.jsonl, .json, .parquet), bundle, or hf://owner/name. "
-    "SOURCE:50 takes the first 50 tasks, SOURCE[START:STOP] a slice."
-)
-Source = Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-SourceOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source-option",
-        metavar="NAME=VALUE",
-        help="Argument of the source, for example path=rows.parquet. Repeatable.",
-    ),
-]
-Match = Annotated[str, typer.Option("--match", "-m", help="Only tasks whose id matches this glob pattern.")]
-BACKENDS_HELP = f"Sandbox backend: {', '.join(BACKENDS)} or module:Class"
-BACKEND_HELP = f"{BACKENDS_HELP}."
-Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
-SandboxOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sandbox-option",
-        metavar="NAME=VALUE",
-        help="Field of SandboxSpec, for example memory_mb=512, or backend option, as options.pull=never. Repeatable.",
-    ),
-]
-BackendOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--backend-option", metavar="NAME=VALUE", help="Backend option, for example namespace=sandboxes. Repeatable."
-    ),
-]
-Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")]
-
-EXECUTOR_HELP = "Where episodes run: threads, ray or module:Class (default: threads)."
-ExecutorName = Annotated[str | None, typer.Option("--executor", help=EXECUTOR_HELP)]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(help="Address of the Ray cluster: auto or HOST:PORT. Implies --executor ray."),
-]
-
-
-class CounterScope(enum.StrEnum):
-    """The tests that get a counter-test."""
-
-    few = "few"
-    all = "all"
-
-
-Counters = Annotated[
-    CounterScope,
-    typer.Option("--counter", help="Counter-test few or all of the tests that must keep passing."),
-]
-
 
 # --- choosing tasks -----------------------------------------------------------------------------------------
 
@@ -116,7 +59,7 @@ def _choice(*names: str, help: str, **more: Any) -> Any:
 class TaskFilter(Frozen):
     """Conditions on tasks, which must all hold. Every command that takes them means the same by them."""
 
-    match: Annotated[str, _choice("--match", "-m", help="Only tasks whose id matches this glob pattern.")] = "*"
+    match: Annotated[str, _choice("--match", "-m", help=MATCH_HELP)] = "*"
     repo: Annotated[list[str], _choice("--repo", help="Only this repository. Repeat to allow several.")] = []
     difficulty: Annotated[str, _choice("--difficulty", help="Only this difficulty.")] = ""
     tag: Annotated[list[str], _choice("--tag", help="Only tasks with this tag. Repeat to require several.")] = []
@@ -268,6 +211,16 @@ def takes_filter(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None
     return decorate
 
 
+def takes_options_of(shape: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of another function. It gets them by name."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        command.__signature__ = inspect.signature(shape)  # type: ignore[attr-defined]  # `takes_filter` reads it
+        return command
+
+    return decorate
+
+
 def open_source(name: str, pairs: list[str] | None = None) -> TaskSource:
     """Open the task source that a user named, with the arguments of `--source-option`."""
     source, options = source_of(name, pairs)
@@ -320,18 +273,6 @@ def matching(source: TaskSource, pattern: str) -> Sequence[str]:
     if not ids:
         raise UsageError(f"no task matches {pattern!r}; `swe-gym tasks list` lists them")
     return ids
-
-
-def executor_options(executor: str | None, ray_address: str | None) -> JsonObject:
-    """Return the fields `executor` and `executor_options` that the options set.
-
-    Raises:
-        UsageError: An address is given for another executor.
-    """
-    if ray_address and executor not in (None, "ray"):
-        raise UsageError(f"--ray-address needs --executor ray, not {executor}")
-    options = {"executor_options": {"address": ray_address}} if ray_address else {}
-    return {"executor": "ray" if ray_address else executor, **options}
 
 
 def sandbox_options(backend: str, pairs: list[str] | None) -> JsonObject:

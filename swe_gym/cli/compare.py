@@ -12,8 +12,6 @@ from ..trajectories.comparison import Comparison, RunSummary
 from ..trajectories.comparison import compare as compare_folders
 from ..types import JsonObject
 from .common import (
-    AsCsv,
-    AsJson,
     format_cost,
     make_table,
     one_format,
@@ -23,6 +21,7 @@ from .common import (
     print_json,
     tokens_of,
 )
+from .options import AsCsv, AsJson
 
 MOST_TASKS = 50
 """Tasks that are printed. `--json` has all."""

@@ -3,7 +3,7 @@
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import typer
@@ -20,8 +20,9 @@ from ..rollout.policy import Policy
 from ..rollout.pool import EpisodePool
 from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject, Task, ToolCall
-from .common import Backend, Match, SandboxOptions, Workers, headline, make_table, matching, open_console, open_source
+from .common import headline, make_table, matching, open_console, open_source
 from .common import sandbox_options as parse_sandbox_options
+from .options import Backend, Match, RunsFolder, SandboxOptions, Workers
 from .preflight import check_machine, check_sandboxes
 
 LOOK_AROUND = [
@@ -112,7 +113,7 @@ class Demo:
 
 def demo(
     match: Match = "*",
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the trajectories.")] = Path("runs/demo"),
+    output: RunsFolder = None,
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
     workers: Workers = 4,
@@ -120,17 +121,18 @@ def demo(
     """Play every bundled task twice, each episode in its own isolated sandbox.
 
     A scripted policy looks around and submits nothing: reward 0. Then the gold patch is submitted: reward 1. The exit
-    status is 1 if any reward differs from that.
+    status is 1 if any reward differs from that. The trajectories are in the folder `demo` of the folder of runs.
     """
     console = open_console()
-    check_machine(output, backend=backend)
+    folder = Path(output or "runs") / "demo"
+    check_machine(folder, backend=backend)
     source = open_source("toy")
     ids = matching(source, match)
     tasks, options = [source.get(name) for name in ids], parse_sandbox_options(backend, sandbox_option)
     check_sandboxes(backend, options, tasks)
     settings: JsonObject = {"backend": backend, "sandbox_options": options}
-    path = output / "trajectories.jsonl"
-    output.mkdir(parents=True, exist_ok=True)
+    path = folder / "trajectories.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     register_families()
     show = Demo(tasks, settings, path)

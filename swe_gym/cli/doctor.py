@@ -22,7 +22,8 @@ from ..sandboxes import BACKENDS, Finding, load_backend
 from ..toml import parse_pairs
 from ..types import JsonObject
 from .agents import agent_rows
-from .common import AsJson, BackendOptions, open_console, print_json
+from .common import open_console, print_json
+from .options import AsJson, BackendOptions, Backends
 
 EXTRAS = {
     "parquet": ("pyarrow", "task files in parquet"),
@@ -33,9 +34,7 @@ INDENT = " " * 4
 
 
 def doctor(
-    backend: Annotated[
-        list[str] | None, typer.Option(help="Check this backend (default: those of this machine). Repeatable.")
-    ] = None,
+    backend: Backends = None,
     backend_option: BackendOptions = None,
     training: Annotated[
         Path | None, typer.Option("--training", metavar="CONFIG", help="Check a training configuration instead.")
@@ -53,8 +52,8 @@ def doctor(
 ) -> None:
     """Report what works on this machine, what does not, and how to fix it.
 
-    The report covers local sandboxes, container images in them and in a Docker engine, of which public datasets need
-    one, and the cache. --verbose and --json have all checks.
+    Without --backend, the report covers local sandboxes, container images in them and in a Docker engine, of which
+    public datasets need one, and the cache. --verbose and --json have all checks.
 
     --training checks a configuration of verl or rLLM (Hydra's YAML) or of `swe-gym train` (TOML) before GPUs are
     rented: lengths, batch, rows, sandboxes, credentials, versions, leftover Ray processes, and the hub.

@@ -13,8 +13,8 @@ from ..trajectories.imports import IMPORTERS, import_trajectories
 from ..trajectories.run_folder import open_trajectories
 from ..trajectories.trajectory import Trajectory
 from .common import open_console
+from .options import Match
 
-MatchTask = Annotated[str, typer.Option("--match", "-m", help="Only tasks whose id matches this glob pattern.")]
 Attempt = Annotated[int | None, typer.Option(min=0, help="Only this attempt at each task, counted from 0.")]
 
 
@@ -22,7 +22,7 @@ def export(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or trajectory file.")],
     output: Annotated[Path, typer.Argument(metavar="FILE", help="Output file: .jsonl, .json or .parquet.")],
     to: Annotated[str, typer.Option("--to", "-t", help=f"Format: {', '.join(EXPORTERS)}.")] = "sft",
-    match: MatchTask = "*",
+    match: Match = "*",
     attempt: Attempt = None,
     resolved: Annotated[bool, typer.Option("--resolved", help="Only resolved episodes.")] = False,
     min_reward: Annotated[float | None, typer.Option(help="Minimum reward of an episode.")] = None,

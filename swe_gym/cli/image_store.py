@@ -15,8 +15,9 @@ from ..sandboxes.images import ImageStore
 from ..sandboxes.images.names import ImageName
 from ..sandboxes.images.sources import ArchiveSource, ImageSource, engine_source
 from .bars import progress_bar
-from .common import AsJson, Match, Source, SourceOptions, make_table, open_console, print_json
+from .common import make_table, open_console, print_json
 from .images import app, count_images, for_each
+from .options import AsJson, Engine, Match, Source, SourceOptions, Timeout, Workers
 
 GIB = 1 << 30
 
@@ -29,8 +30,8 @@ def fetch_images(
     source: Source = "toy",
     source_option: SourceOptions = None,
     match: Match = "*",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of images at a time.")] = 3,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds per image.")] = 3600.0,
+    workers: Workers = 3,
+    timeout: Timeout = 3600.0,
 ) -> None:
     """Fetch images from their registries into the store of local sandboxes, which need no container engine.
 
@@ -50,7 +51,7 @@ def fetch_images(
             finally:
                 progress.advance(bar)
 
-        problems = for_each(missing, one, jobs, stop, console.print)
+        problems = for_each(missing, one, workers, stop, console.print)
     console.print(
         f"{len(missing) - len(problems)} fetched, {len(problems)} failed, {len(wanted) - len(missing)} were present"
     )
@@ -67,13 +68,11 @@ def import_images(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Archive of `docker save`, or an OCI layout as tar."),
     ] = None,
-    engine: Annotated[
-        str | None, typer.Option("--engine", metavar="URL", help="Docker engine (default: DOCKER_HOST).")
-    ] = None,
+    engine: Engine = None,
     source: Source = "toy",
     source_option: SourceOptions = None,
     match: Match = "*",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds per image.")] = 3600.0,
+    timeout: Timeout = 3600.0,
 ) -> None:
     """Copy images from a Docker engine or an archive into the store of local sandboxes."""
     if archive and len(images or ()) != 1:

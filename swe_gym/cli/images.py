@@ -17,19 +17,20 @@ from ..envs import task_spec
 from ..errors import MissingDependency, SandboxError, TaskError
 from ..sandboxes import SandboxSpec, default_image, open_sandbox
 from ..tasks import write_tasks
+from ..toml import parse_pairs
 from ..types import JsonObject, Task
 from .bars import progress_bar
-from .common import (
-    SOURCE_HELP,
+from .common import make_table, matching, open_console, open_source, print_json
+from .options import (
+    BASE_IMAGE,
+    SOURCE,
     AsJson,
+    Engine,
     Match,
     Source,
     SourceOptions,
-    make_table,
-    matching,
-    open_console,
-    open_source,
-    print_json,
+    Timeout,
+    Workers,
 )
 
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ MEGABYTE = 1e6
 
 Default = Annotated[
     str | None, typer.Option("--default-image", help="Image of tasks without one (default: python:VERSION).")
-]
-Engine = Annotated[
-    str | None, typer.Option("--engine", metavar="URL", help="Address of the engine (default: DOCKER_HOST).")
 ]
 
 
@@ -87,14 +85,14 @@ def pull(
     match: Match = "*",
     default: Default = None,
     engine: Engine = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of images at a time.")] = 3,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds per image, rate-limit pauses included.")] = 3600.0,
+    workers: Workers = 3,
+    timeout: Timeout = 3600.0,
     min_free_mb: Annotated[int, typer.Option(min=0, help="MiB that must stay free on the engine's disk.")] = 5120,
 ) -> None:
     """Pull the missing images of tasks. Run the same command again to resume.
 
-    If a registry limits the rate, the command waits as long as the registry asks. The exit status is 1 if an image is
-    missing.
+    If a registry limits the rate, the command waits as long as the registry asks, within --timeout. The exit status is
+    1 if an image is missing.
     """
     from ..sandboxes.docker.images import progress_line, pull_image
 
@@ -123,7 +121,7 @@ def pull(
                 progress.remove_task(row)
                 progress.advance(bar)
 
-        problems = for_each(images, one, jobs, stop, console.print)
+        problems = for_each(images, one, workers, stop, console.print)
     console.print(f"{len(images) - len(problems)} pulled, {len(problems)} failed")
     if problems:
         raise typer.Exit(1)
@@ -131,13 +129,13 @@ def pull(
 
 @app.command()
 def build(
-    base: Annotated[str, typer.Option("--base", help="Base image with a shell, git and a C library.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Task file to write; its tasks name the images.")],
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="Task file to write; its tasks name the images.")],
+    base: Annotated[str, BASE_IMAGE],
     source: Source = "toy",
     source_option: SourceOptions = None,
     match: Match = "*",
     engine: Engine = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of images at a time.")] = 2,
+    workers: Workers = 2,
 ) -> None:
     """Build an image for each task with a workspace or a Dockerfile, and write a task file that uses the images.
 
@@ -159,7 +157,7 @@ def build(
         built[name] = task.in_image(image)
 
     names = list(matching(tasks, match))
-    problems = for_each(names, one, jobs, threading.Event(), console.print)
+    problems = for_each(names, one, workers, threading.Event(), console.print)
     write_tasks([built[name] for name in names if name in built], output)
     console.print(f"{len(built)} tasks written to {output}; {len(problems)} failed")
     if problems:
@@ -173,7 +171,7 @@ def check(
     match: Match = "*",
     default: Default = None,
     engine: Engine = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of images at a time.")] = 2,
+    workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
     """Open a sandbox of each image and check that it has the programs that tools need. Pulls nothing.
@@ -190,7 +188,7 @@ def check(
             if missing := [name for name in ("bash", "git", "python3") if not box.exec(["which", name]).ok]:
                 raise SandboxError(f"lacks {', '.join(missing)}")
 
-    problems = for_each(images, one, jobs, threading.Event(), (lambda _: None) if as_json else console.print)
+    problems = for_each(images, one, workers, threading.Event(), (lambda _: None) if as_json else console.print)
     if as_json:
         print_json([{"image": image, "problem": problems.get(image, "")} for image in images])
     else:
@@ -201,7 +199,7 @@ def check(
 
 @app.command()
 def remove(
-    source: Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)],
+    source: Annotated[str, SOURCE],
     source_option: SourceOptions = None,
     match: Match = "*",
     default: Default = None,
@@ -234,58 +232,45 @@ def _remove(client: "APIClient", image: str) -> None:
 
 @app.command()
 def ags(
-    output: Annotated[Path, typer.Option("--output", "-o", help="JSON file to write: image -> name of its tool.")],
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="JSON file to write: image -> name of its tool.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE", help="Settings of the tools, for example region=ap-guangzhou cpus=2."),
+    ] = None,
     source: Source = "toy",
     source_option: SourceOptions = None,
     match: Match = "*",
-    region: Annotated[str, typer.Option(help="Region of the account.")] = "ap-guangzhou",
-    registry_type: Annotated[
-        str, typer.Option(help="Type of the registry: enterprise (TCR), personal (CCR) or custom.")
-    ] = "enterprise",
-    role_arn: Annotated[str, typer.Option(help="Role that may pull the images.")] = "",
-    envd_image: Annotated[
-        str, typer.Option(help="Image with /usr/bin/envd, mounted into each instance (default: the images hold envd).")
-    ] = "",
-    network: Annotated[
-        str, typer.Option(help="Network of an instance: PUBLIC, VPC or SANDBOX (no network).")
-    ] = "SANDBOX",
-    cpus: Annotated[float, typer.Option(min=0.1, help="CPUs of an instance.")] = 2.0,
-    memory_mb: Annotated[int, typer.Option(min=128, help="Memory of an instance in MiB.")] = 4096,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of tools at a time.")] = 4,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds until a tool must be active.")] = 600.0,
-    endpoint: Annotated[str, typer.Option(help="Address of the API (default: Tencent's).")] = "",
+    workers: Workers = 4,
+    timeout: Timeout = 600.0,
 ) -> None:
     """Make the sandbox tools for the images of tasks on Tencent's Agent Sandbox. Run it again to resume.
 
     TENCENTCLOUD_SECRET_ID and TENCENTCLOUD_SECRET_KEY hold the account's key. Name the images of your own registry with
     --source-option image=REGISTRY/{image}.
+
+    Settings: `region`; `registry_type` (enterprise, personal or custom); `role_arn`, the role that may pull the images;
+    `envd_image`, an image with /usr/bin/envd to mount; `network` (PUBLIC, VPC or SANDBOX, which has none); `cpus`;
+    `memory_mb`; `endpoint` of the API.
     """
     from ..sandboxes.e2b.ags import Tools, ToolSettings
+    from ..sandboxes.spec import parse_options
 
     console = open_console()
+    chosen = parse_options(ToolSettings, parse_pairs("setting", settings), "ags")
     images = list(count_images(source, source_option, match, None))
-    tools = Tools(region, endpoint=endpoint)
-    settings = ToolSettings(
-        registry_type=registry_type,
-        role_arn=role_arn,
-        envd_image=envd_image,
-        network=network,
-        cpus=cpus,
-        memory_mb=memory_mb,
-    )
+    tools = Tools(chosen)
     output.parent.mkdir(parents=True, exist_ok=True)
     made: dict[str, str] = {}
     stop = threading.Event()
 
     def one(image: str) -> None:
-        made[image] = tools.make(image, settings, timeout=timeout, stop=stop)
+        made[image] = tools.make(image, timeout=timeout, stop=stop)
 
-    problems = for_each(images, one, jobs, stop, console.print)
+    problems = for_each(images, one, workers, stop, console.print)
     write_text(output, json.dumps({image: made[image] for image in images if image in made}, indent=1) + "\n")
     console.print(f"{len(made)} tools are active, {len(problems)} failed. Their names are in {output}:")
-    console.print(
-        f"pass its content as the backend option `templates`, with --backend-option domain={region}.tencentags.com"
-    )
+    domain = f"{chosen.region}.tencentags.com"
+    console.print(f"pass its content as the backend option `templates`, with --backend-option domain={domain}")
     if problems:
         raise typer.Exit(1)
 
@@ -317,9 +302,9 @@ def _find(client: "APIClient", image: str) -> JsonObject | None:
 
 
 def for_each(
-    images: list[str], work: Callable[[str], object], jobs: int, stop: threading.Event, say: Callable[[Text], None]
+    images: list[str], work: Callable[[str], object], workers: int, stop: threading.Event, say: Callable[[Text], None]
 ) -> dict[str, str]:
-    """Work on images, `jobs` at a time, and print each result; return those that failed, each with its problem."""
+    """Work on images, `workers` at a time, and print each result; return those that failed, each with its problem."""
     problems: dict[str, str] = {}
 
     def one(image: str) -> str:
@@ -331,7 +316,7 @@ def for_each(
             return str(error)
         return ""
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         try:
             for image, problem in zip(images, pool.map(one, images), strict=True):
                 if problem:

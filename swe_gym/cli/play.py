@@ -17,11 +17,11 @@ from ..errors import SandboxError
 from ..rollout.episode import play as play_episode
 from ..rollout.policies import HumanPolicy
 from ..spaces import StepResult
-from ..tools import TOOLSETS
 from ..trajectories.trajectory import Trajectory
 from ..wrappers import RecordTrajectory
-from .common import Backend, SandboxOptions, Source, SourceOptions, open_console, open_env
+from .common import open_console, open_env
 from .common import sandbox_options as parse_sandbox_options
+from .options import SEED, Backend, SandboxOptions, Source, SourceOptions, Tools, tools_of
 
 
 def play(
@@ -30,8 +30,8 @@ def play(
     source_option: SourceOptions = None,
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
-    tools: Annotated[str, typer.Option(help=f"Tool preset: {', '.join(TOOLSETS)}.")] = "default",
-    seed: Annotated[int | None, typer.Option(help="Seed of the random task.")] = None,
+    tools: Tools = "default",
+    seed: Annotated[int | None, SEED] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Append the trajectory to this file.")] = None,
 ) -> None:
     """Solve one task yourself, with the tools of a policy."""
@@ -42,7 +42,7 @@ def play(
         task_id=task_id,
         backend=backend,
         sandbox_options=parse_sandbox_options(backend, sandbox_option),
-        tools=tools,
+        tools=tools_of(tools),
         max_turns=10_000,
         max_invalid=None,
         time_limit=86_400.0,

@@ -8,16 +8,17 @@ from rich.text import Text
 
 from ..rollout.replay import replay as replay_trajectory
 from ..types import JsonObject
-from .common import AsJson, SandboxOptions, open_console, print_json
+from .common import open_console, print_json
 from .common import sandbox_options as parse_sandbox_options
-from .export import Attempt, MatchTask, select_trajectories
+from .export import Attempt, select_trajectories
+from .options import BACKEND, AsJson, Match, SandboxOptions
 
 
 def replay(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or trajectory file.")],
-    match: MatchTask = "*",
+    match: Match = "*",
     attempt: Attempt = None,
-    backend: Annotated[str | None, typer.Option(help="Sandbox backend (default: the recorded one).")] = None,
+    backend: Annotated[str | None, BACKEND] = None,
     sandbox_option: SandboxOptions = None,
     ignore: Annotated[
         list[str] | None,
@@ -25,7 +26,7 @@ def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay recorded actions in new sandboxes and compare every byte of the results.
+    """Replay recorded actions in new sandboxes of the recorded backend and compare every byte of the results.
 
     Commands that print times or random numbers differ from run to run; exclude such text with --ignore. The exit
     status is 1 if anything differs.

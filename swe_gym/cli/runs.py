@@ -10,8 +10,6 @@ from ..trajectories.comparison import RunState, RunSummary, read_results, run_st
 from ..trajectories.run_folder import find_runs, read_progress
 from ..types import JsonObject
 from .common import (
-    AsCsv,
-    AsJson,
     format_cost,
     make_table,
     one_format,
@@ -21,6 +19,7 @@ from .common import (
     print_json,
     tokens_of,
 )
+from .options import AsCsv, AsJson
 from .rollout_display import duration
 
 

@@ -16,8 +16,8 @@ from ..errors import UsageError
 from ..tasks import TaskSource
 from ..toml import parse_pairs
 from ..types import JsonObject
-from .common import BACKEND_HELP, SandboxOptions, open_console
-from .rollout import MaxTurns, Tools
+from .common import open_console
+from .options import BACKEND, MaxTurns, SandboxOptions, Tools, tools_of
 
 
 def serve(
@@ -40,7 +40,7 @@ def serve(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Certificate, for TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Key of the certificate.")] = None,
-    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
+    backend: Annotated[str | None, BACKEND] = None,
     sandbox_option: SandboxOptions = None,
     tools: Tools = None,
     max_turns: MaxTurns = None,
@@ -106,7 +106,7 @@ def _arguments(
     given = {
         "backend": backend,
         "sandbox_options": parse_pairs("--sandbox-option", sandbox_option) or None,
-        "tools": tools.split(",") if tools and "," in tools else tools,
+        "tools": tools_of(tools),
         "max_turns": max_turns,
     }
     return {**parse_pairs("argument", options), **{name: value for name, value in given.items() if value is not None}}

@@ -16,10 +16,6 @@ from ..tasks import HUB, TASK_EXPORTERS, FileSource, by_image, is_place_of_tasks
 from ..types import Task
 from .common import (
     MAX_SHOWN,
-    SOURCE_HELP,
-    AsJson,
-    Source,
-    SourceOptions,
     TaskFilter,
     TaskSubset,
     check_name,
@@ -31,6 +27,7 @@ from .common import (
     source_of,
     takes_filter,
 )
+from .options import BASE_IMAGE, SEED, SOURCE_HELP, AsJson, Source, SourceOptions, Timeout, Times
 
 app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make tasks.")
 
@@ -154,9 +151,7 @@ def export(
             help="Write a trainer's rows, without oracles, or a folder of Harbor's tasks.",
         ),
     ] = "",
-    base: Annotated[
-        str, typer.Option("--base", metavar="IMAGE", help="Base image of Harbor's tasks (default: python:VERSION).")
-    ] = "",
+    base: Annotated[str, BASE_IMAGE] = "",
     source: Source = "toy",
     source_option: SourceOptions = None,
     *,
@@ -168,6 +163,7 @@ def export(
     order of their images unless you shuffle. For rLLM, write ~/.rllm/datasets/NAME/SPLIT.parquet: its registry's place.
 
     With --to harbor, FILE is a folder: each task becomes a task folder of Harbor, which holds its tests and solution.
+    The base image is python:VERSION unless --base names another one.
     """
     write = TASK_EXPORTERS.load(to) if to and to != HARBOR else None
     if base and to != HARBOR:
@@ -225,7 +221,7 @@ def push(
     ],
     dataset: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Dataset on the Hugging Face Hub.")],
     public: Annotated[bool, typer.Option("--public", help="Make a new dataset public.")] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that the upload may take.")] = 3600.0,
+    timeout: Timeout = 3600.0,
 ) -> None:
     """Upload a bundle to the Hugging Face Hub, with its dataset card. Files of an earlier upload are replaced.
 
@@ -247,14 +243,14 @@ def split(
         list[str],
         typer.Option(metavar="NAME=SHARE", help="Name and share of a part, for example train=0.9. Repeatable."),
     ],
-    seed: Annotated[int, typer.Option(help="Seed that orders repositories of equal size.")] = 0,
+    seed: Annotated[int, SEED] = 0,
     suffix: Annotated[str, typer.Option(help="File format: jsonl, json or parquet.")] = "jsonl",
     source: Source = "toy",
     source_option: SourceOptions = None,
     *,
     only: TaskFilter,
 ) -> None:
-    """Split tasks into task files that share no repository."""
+    """Split tasks into task files that share no repository. --seed orders repositories of equal size."""
     tasks = {task.task_id: task for task in only.tasks(open_source(source, source_option))}
     parts = split_by_repository({task_id: task.repo for task_id, task in tasks.items()}, _shares(part), seed=seed)
     console = open_console()
@@ -281,6 +277,7 @@ def _shares(parts: Sequence[str]) -> dict[str, float]:
 
 @app.command()
 def new(
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="Task file to add the task to.")] = Path("tasks.jsonl"),
     from_pypi: Annotated[
         tuple[str, str, str] | None,
         typer.Option(metavar="PACKAGE OLD NEW", help="Package and two of its releases on the package index."),
@@ -290,7 +287,6 @@ def new(
     ] = None,
     tests: Annotated[str, typer.Option(help="With --from-git: command that runs the tests.")] = "",
     commit: Annotated[str, typer.Option(help="With --from-git: commit that solves the task.")] = "HEAD",
-    output: Annotated[Path, typer.Option("--output", "-o", help="Task file to add the task to.")] = Path("tasks.jsonl"),
     statement: Annotated[
         Path | None,
         typer.Option(
@@ -301,7 +297,7 @@ def new(
     requirement: Annotated[
         list[str] | None, typer.Option(help="Additional requirement of the tests. Repeatable.")
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Test runs in each state.")] = 3,
+    times: Times = 3,
 ) -> None:
     """Make a task from two releases of a package, or from a commit of a local repository.
 
@@ -321,7 +317,7 @@ def new(
             statement=statement.read_text(encoding="utf-8") if statement else "",
             python=python,
             requirements=tuple(requirement or ()),
-            runs=runs,
+            runs=times,
             progress=status.update,
             on_lists=lambda lists: _print_dropped(console, lists.dropped),
         )
@@ -330,7 +326,7 @@ def new(
         else:
             task = build_commit_task(str(from_git), tests, commit, options)
         status.update("grading the gold patch and the untouched repository")
-        _check(task, runs)
+        _check(task, times)
     known[task.task_id] = task
     write_tasks(known.values(), output)
     console.print(f"{task.task_id} is valid and was added to {output}. {_tests(task)}")

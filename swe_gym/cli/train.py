@@ -11,6 +11,7 @@ import typer
 
 from ..errors import MissingDependency
 from .common import open_console
+from .options import Check
 
 
 def train(
@@ -19,10 +20,13 @@ def train(
         list[str] | None,
         typer.Argument(metavar="SECTION.FIELD=VALUE", help="Overrides, for example optim.lr=2e-5."),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Print the full configuration and exit.")] = False,
+    check: Check = False,
     nproc: Annotated[int, typer.Option("--nproc", min=1, help="Training processes, one per GPU; calls torchrun.")] = 1,
 ) -> None:
-    """Train a language model on an environment. Run the same command again to resume."""
+    """Train a language model on an environment. Run the same command again to resume.
+
+    The configuration is checked and printed in full first.
+    """
     from ..train import load_config  # without torch
 
     found = load_config(config, changes or ())

@@ -11,7 +11,9 @@ from rich.text import Text
 
 from ..tasks import TaskRecord, read_records
 from .bars import progress_bar
-from .common import (
+from .common import TaskFilter, open_console, open_source, print_json, takes_filter
+from .common import sandbox_options as parse_sandbox_options
+from .options import (
     SOURCE_HELP,
     AsJson,
     Backend,
@@ -21,14 +23,10 @@ from .common import (
     RayAddress,
     SandboxOptions,
     SourceOptions,
-    TaskFilter,
+    Times,
+    Workers,
     executor_options,
-    open_console,
-    open_source,
-    print_json,
-    takes_filter,
 )
-from .common import sandbox_options as parse_sandbox_options
 from .preflight import check_machine, check_sandboxes, read_tasks
 
 MOST_NAMES = 10
@@ -41,10 +39,8 @@ STYLES = {"valid": "green", "invalid": "red", "skipped": "yellow", "error": "bol
 def validate(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)] = "toy",
     source_option: SourceOptions = None,
-    times: Annotated[
-        int, typer.Option("--times", "-k", min=1, help="Runs of the gold patch and of the untouched repository.")
-    ] = 3,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Tasks that run at once.")] = 2,
+    times: Times = 3,
+    workers: Workers = 2,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
     record: Annotated[

@@ -53,6 +53,6 @@ def check_price(price: Prices | None, what: str, *budgets: RolloutBudget) -> Non
     """
     if price is None and any(budget.cost is not None for budget in budgets):
         raise UsageError(
-            f"the budget limits the cost, but the price of {what} is unknown: give --price-in and --price-out, or "
-            "policy.prices.input= and policy.prices.output=, in dollars per million tokens"
+            f"the budget limits the cost, but the price of {what} is unknown: set policy.prices.input "
+            "and policy.prices.output, in dollars per million tokens"
         )

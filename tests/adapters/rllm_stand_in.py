@@ -1,7 +1,7 @@
 """Stand-ins for the parts of rLLM that its adapter uses, since rLLM is not on the package index.
 
 Names, fields, arguments and rules are those of rLLM at commit 9beb6e0f (0.3.0.pre, August 2026): `rllm.types`,
-`rllm.engine.rollout.rollout_engine`, `rllm.environments.base.base_env`, `rllm.workflows.workflow`, and how its
+`rllm.engine.rollout.rollout_engine`, `rllm.workflows.workflow`, and how its
 transform for verl joins steps to rows. No code of rLLM is here.
 """
 
@@ -61,10 +61,6 @@ class Episode:
 class Workflow:
     def __init__(self, rollout_engine: Any, executor: Any, timeout: float = 1e6, store: Any = None) -> None:
         self.rollout_engine, self.executor, self.timeout, self.store = rollout_engine, executor, timeout, store
-
-
-class BaseEnv:
-    pass
 
 
 @dataclasses.dataclass
@@ -136,9 +132,6 @@ def install(patch: pytest.MonkeyPatch) -> None:
         "rllm.engine": (),
         "rllm.engine.rollout": (),
         "rllm.engine.rollout.rollout_engine": (ModelOutput,),
-        "rllm.environments": (),
-        "rllm.environments.base": (),
-        "rllm.environments.base.base_env": (BaseEnv,),
         "rllm.workflows": (),
         "rllm.workflows.workflow": (TerminationReason, Workflow),
     }

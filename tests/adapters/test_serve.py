@@ -26,10 +26,10 @@ from websockets.sync.client import ClientConnection, connect
 from swe_gym.adapters.remote import RemoteEnv
 from swe_gym.adapters.server import EnvServer
 from swe_gym.adapters.session import make_env
-from swe_gym.cli import main
 from swe_gym.errors import SandboxStartError, UsageError
 from swe_gym.testing.sandbox_contract.case import eventually, new_marker, processes_here
 from swe_gym.vector import SweVectorEnv
+from swe_gym_command import main
 
 TOKEN = "correct-horse"
 
@@ -230,7 +230,14 @@ def test_a_killed_client_leaves_no_sandbox() -> None:
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_stopped_server_leaves_no_sandbox_and_its_clients_get_no_reward(end: signal.Signals) -> None:
     marker = new_marker()
-    command = [sys.executable, "-c", "from swe_gym.cli import main; main()", "serve", "SWE/Micro-v0", "difficulty=[1]"]
+    command = [
+        sys.executable,
+        "-c",
+        "from swe_gym_command import main; main()",
+        "serve",
+        "SWE/Micro-v0",
+        "difficulty=[1]",
+    ]
     with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -1,44 +1,23 @@
-"""SkyRL-gym's environments on real sandboxes, and rows for SkyRL's trainer.
+"""Rows for SkyRL's trainer, from real sandboxes.
 
 The trainer needs a GPU, so a stand-in client plays its inference engine, and the contract of its generator's output is
 checked as `validate_generator_output` of SkyRL 0.3.0 checks it.
 """
 
 import asyncio
-import os
+import json
 import re
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from core_parts import END, LS, SUBMIT, Tokens, bash
-
-if "skyrl" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
-    pytest.importorskip("skyrl_gym", reason="SkyRL-gym is tested in a separate environment")
-
-import skyrl_gym
-from skyrl_gym.envs.registration import deregister
+from core_parts import END, SUBMIT, Tokens, bash
 
 from swe_gym.adapters.skyrl import SweGenerator
 from swe_gym.errors import UsageError
 
-MICRO = {"env_id": "SWE/Micro-v0", "options": {"difficulty": [1], "max_turns": 3}}
-BROKEN = {"options": {"faults": [{"at": "start", "error": "SandboxStartError"}]}}
+MICRO = {"source": "micro", "source_options": json.dumps({"difficulty": [1]})}
 PROMPT = [{"role": "system", "content": "Be quick."}, {"role": "user", "content": "The issue."}]
-
-
-@pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    """Register the environments, as a training script does."""
-    broken = {**MICRO["options"], "backend": "fake", "sandbox_options": BROKEN}
-    known = {"swe_gym": MICRO["options"], "broken": broken, "short": {**MICRO["options"], "max_turns": 1}}
-    for name, options in known.items():
-        kwargs = {**MICRO, "options": options}
-        skyrl_gym.register(name, entry_point="swe_gym.adapters.skyrl_gym:SweTextEnv", kwargs=kwargs)
-    yield
-    for name in known:
-        deregister(name)
 
 
 def solution(text: str) -> str:
@@ -46,65 +25,6 @@ def solution(text: str) -> str:
     found = re.search(r"file `(.+?)` with this one word in it: (\w+)", text)
     assert found
     return bash(f"printf %s {found[2]} > {found[1]}")
-
-
-@pytest.fixture
-def env() -> Iterator[Any]:
-    made = skyrl_gym.make("swe_gym", env_config={}, extras={"extra_info": {"task_id": "micro-1-0"}, "max_turns": 1})
-    yield made
-    made.close()
-
-
-def test_an_episode(env: Any) -> None:
-    messages, metadata = env.init(PROMPT)
-    assert [one["role"] for one in messages] == ["system", "user"]
-    assert (messages[0]["content"], metadata["task_id"]) == ("Be quick.", "micro-1-0")
-    first = env.step(solution(messages[1]["content"]))
-    assert (first["done"], first["reward"], first["observations"][0]["role"]) == (False, 0.0, "user")
-    last = env.step(SUBMIT)
-    assert (last["done"], last["reward"], last["observations"]) == (True, 1.0, [])
-    assert (last["metadata"]["outcome"], last["metadata"]["reward_valid"]) == ("submitted", True)
-    assert type(env).aggregate_metrics([env.get_metrics()]) == {
-        "resolved": 1.0,
-        "turn": 2.0,
-        "agent_limit": 0.0,
-        "infra_failed": 0.0,
-    }
-
-
-def test_a_lost_sandbox_is_replaced_by_one_in_the_same_state(env: Any) -> None:
-    messages, _ = env.init([])
-    assert "bash(command" in messages[0]["content"]
-    env.step(solution(messages[1]["content"]))
-    env._env.unwrapped.sandbox.close()
-    assert env.step(LS)["metadata"]["outcome"] == "running"
-    assert env.step(SUBMIT)["reward"] == 1.0
-
-
-def test_a_failure_is_not_raised() -> None:
-    env = skyrl_gym.make("broken", extras={"task_id": "micro-1-0"})
-    messages, metadata = env.init(PROMPT)
-    assert (len(messages), metadata["reward_valid"]) == (2, False)
-    step = env.step(LS)
-    assert (step["done"], step["metadata"]["outcome"], step["metadata"]["reward_valid"]) == (
-        True,
-        "infra_failed",
-        False,
-    )
-    assert env.get_metrics() == {"agent_limit": 0.0, "infra_failed": 1.0}
-    env.close()
-
-
-def test_mistakes_are_raised() -> None:
-    with pytest.raises(UsageError, match="names no task"):
-        skyrl_gym.make("swe_gym", extras={})
-    with pytest.raises(UsageError, match="unknown micro task"):
-        skyrl_gym.make("swe_gym", extras={"task_id": "micro-x"})
-    with pytest.raises(UsageError, match=r"sampling_params\.logprobs=1"):
-        SweGenerator(config(logprobs=None), None, None, Tokens())
-
-
-# --- rows ---------------------------------------------------------------------------------------------------------
 
 
 def config(*, logprobs: int | None = 1, **settings: Any) -> Any:
@@ -150,15 +70,21 @@ class Client:
         self.finished.append(session)
 
 
-def generated(client: Client, env_classes: list[str], *, model: str = "policy", **settings: Any) -> dict[str, Any]:
-    """Play episodes in groups of 4."""
+def generated(
+    client: Client,
+    *,
+    model: str = "policy",
+    row: dict[str, Any] = MICRO,
+    env_args: dict[str, Any] | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Play 8 episodes in groups of 4, whose rows have these columns."""
     workers = SimpleNamespace(max_env_workers=4)
-    generator = SweGenerator(config(**settings), workers, client, Tokens("forgetful"), model)
-    count = len(env_classes)
+    generator = SweGenerator(config(**settings), workers, client, Tokens("forgetful"), model, env_args=env_args)
     batch = {
-        "prompts": [PROMPT] * count,
-        "env_classes": env_classes,
-        "env_extras": [{"task_id": f"micro-1-{index // 4}"} for index in range(count)],
+        "prompts": [PROMPT] * 8,
+        "env_classes": ["swe_gym"] * 8,
+        "env_extras": [{"extra_info": {"task_id": f"micro-1-{index // 4}", **row}} for index in range(8)],
         "sampling_params": {"top_p": 0.9, "temperature": 1.0, "max_tokens": 150},
         "trajectory_ids": [SimpleNamespace(instance_id=str(index // 4), repetition_id=index % 4) for index in range(8)],
         "batch_metadata": None,
@@ -179,7 +105,7 @@ def check_contract(output: dict[str, Any], count: int) -> None:
 @pytest.mark.parametrize("fault", ["raises", "aborts", "is silent"])
 def test_rows_are_what_was_sampled(fault: str) -> None:
     client = Client(fails=1, fault=fault)
-    output = generated(client, ["swe_gym"] * 8)
+    output = generated(client)
     check_contract(output, 8)
     assert sorted(client.finished) == sorted(client.sampled)
     whole = []
@@ -202,45 +128,64 @@ def test_rows_are_what_was_sampled(fault: str) -> None:
 
 
 def test_a_group_that_is_lost_is_masked() -> None:
-    output = generated(Client(fails=0), ["broken"] * 4 + ["swe_gym"] * 4)
+    output = generated(Client(fails=4))
     check_contract(output, 8)
     assert [any(mask) for mask in output["loss_masks"]] == [False] * 4 + [True] * 4
     assert output["rewards"] == [1.0] * 8
     assert [one["infra_failed"] for one in output["env_metrics"]] == [1.0] * 4 + [0.0] * 4
 
 
+def test_an_episode_without_a_sandbox_is_masked() -> None:
+    faults = {"faults": [{"at": "start", "error": "SandboxStartError"}]}
+    output = generated(Client(fails=0), env_args={"backend": "fake", "sandbox_options": {"options": faults}})
+    check_contract(output, 8)
+    assert (output["stop_reasons"], any(map(any, output["loss_masks"]))) == (["infra_failed"] * 8, False)
+
+
+def test_mistakes_are_raised() -> None:
+    for row, said in (
+        ({**MICRO, "task_id": ""}, "names no task:"),
+        ({**MICRO, "task_id": "micro-x"}, "unknown micro task"),
+        ({}, "names no task source"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            generated(Client(fails=0), row=row)
+    with pytest.raises(UsageError, match=r"sampling_params\.logprobs=1"):
+        SweGenerator(config(logprobs=None), None, None, Tokens())
+
+
 @pytest.mark.parametrize("model", ["policy", "org/a model@v1" + "x" * 200])
 def test_all_requests_of_a_batch_have_the_salt_of_its_first_weights(model: str) -> None:
     client = Client(fails=0)
-    generated(client, ["swe_gym"] * 8, model=model)
+    generated(client, model=model)
     assert client.weight_version
     assert client.weight_version > 5
     (first,) = client.salts
     assert first is not None
     assert re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", first)  # vLLM refuses longer ones, and some characters
-    generated(client, ["swe_gym"] * 8, model=model)
+    generated(client, model=model)
     assert len(client.salts) == 2  # no prefix of the old weights is used
     another = Client(fails=0)
-    generated(another, ["swe_gym"] * 8, model=model + "2")
+    generated(another, model=model + "2")
     assert another.salts != {first}
 
 
 def test_no_salt_is_sent_if_it_is_disabled_or_the_client_counts_no_weights() -> None:
     disabled, uncounted = Client(fails=0), Client(fails=0)
     uncounted.weight_version = None
-    generated(disabled, ["swe_gym"] * 8, use_cache_salt=False)
-    generated(uncounted, ["swe_gym"] * 8)
+    generated(disabled, use_cache_salt=False)
+    generated(uncounted)
     assert disabled.salts == uncounted.salts == {None}
 
 
 def test_answers_that_the_engine_cut_get_no_reward_and_no_loss_if_asked() -> None:
     settings = {"zero_reward_on_non_stop": True, "apply_overlong_filtering": True}
-    plain = generated(Client(fails=0, fault="is cut"), ["swe_gym"] * 8)
+    plain = generated(Client(fails=0, fault="is cut"))
     assert plain["stop_reasons"] == ["length"] * 8  # the work is graded all the same
     assert (plain["rewards"], all(map(any, plain["loss_masks"]))) == ([1.0] * 8, True)
-    asked = generated(Client(fails=0, fault="is cut"), ["swe_gym"] * 8, **settings)
+    asked = generated(Client(fails=0, fault="is cut"), **settings)
     assert (asked["rewards"], any(map(any, asked["loss_masks"]))) == ([0.0] * 8, False)
-    whole = generated(Client(fails=1), ["swe_gym"] * 8, **settings)
+    whole = generated(Client(fails=1), **settings)
     assert sorted(whole["stop_reasons"]) == ["infra_failed"] + ["stop"] * 7
     assert whole["rewards"] == [1.0] * 8  # that of the lost episode is still the mean of its group
     assert [any(mask) for mask in whole["loss_masks"]].count(False) == 1
@@ -248,11 +193,11 @@ def test_answers_that_the_engine_cut_get_no_reward_and_no_loss_if_asked() -> Non
 
 def test_an_episode_that_ends_at_its_turns_has_stopped_and_a_full_conversation_has_not() -> None:
     settings = {"zero_reward_on_non_stop": True, "apply_overlong_filtering": True}
-    turns = generated(Client(fails=0), ["short"] * 8, **settings)
+    turns = generated(Client(fails=0), env_args={"max_turns": 1}, **settings)
     assert turns["stop_reasons"] == ["stop"] * 8
     assert (turns["rewards"], all(map(any, turns["loss_masks"]))) == ([1.0] * 8, True)
     assert turns["rollout_metrics"]["environment/agent_limit"] == 1.0
-    full = generated(Client(fails=0), ["swe_gym"] * 8, max_input_length=460, **settings)
+    full = generated(Client(fails=0), max_input_length=460, **settings)
     assert full["stop_reasons"] == ["length"] * 8
     assert (full["rewards"], any(map(any, full["loss_masks"]))) == ([0.0] * 8, False)
 

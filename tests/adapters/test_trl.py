@@ -1,4 +1,4 @@
-"""TRL on real sandboxes: both doors, with a tiny model that samples; lost episodes; token truth."""
+"""TRL on real sandboxes, with a tiny model that samples; lost episodes; token truth."""
 
 import itertools
 import json
@@ -25,22 +25,17 @@ with warnings.catch_warnings():
     import torch
     import transformers
     import trl
-    from datasets import Dataset
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers.utils import get_json_schema
     from trl import GRPOConfig, GRPOTrainer
     from trl.generation.vllm_client import VLLMClient
 
     from swe_gym.adapters.trl import Rollouts, swe_reward, task_dataset
     from swe_gym.adapters.trl_samplers import BatchSampler
-    from swe_gym.adapters.trl_tools import environment_class
 
 from swe_gym.errors import SandboxClosed, SweGymError, UsageError
 from swe_gym.rollout.tokens import short_prompt
 from swe_gym.tasks.micro import expert_calls
 from swe_gym.testing.loopback import Exchange, HttpAnswer, LoopbackServer
-from swe_gym.trajectories.trajectory import Trajectory
-from swe_gym.wrappers import RecordTrajectory, ShapeReward
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL and its dependencies emit warnings
 
@@ -82,31 +77,19 @@ class Envs:
 
 
 @pytest.fixture(scope="module")
-def texts() -> dict[str, list[str]]:
-    """The prompt of each door with its two answers: one solves the task, one does nothing."""
+def texts() -> list[str]:
+    """The prompt with two answers: one solves the task, one does nothing."""
     env: Any = Envs()()
     tools, (issue, _) = env.unwrapped.tools, env.reset()
     env.close()
     ask = [{"role": "system", "content": short_prompt(tools)}, {"role": "user", "content": issue}]
-    call = "<tool_call>\n{}\n</tool_call>"
-    schema = [get_json_schema(environment_class(Envs())().bash)]
-    return {
-        CHATML: [render(CHATML, ask), GOLD, IDLE],
-        QWEN3: [render(QWEN3, ask[1:], tools=schema), call.format(GOLD), call.format(IDLE)],
-    }
-
-
-def render(template: str, messages: list[Any], **arguments: Any) -> str:
     bare = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
-    return str(
-        bare.apply_chat_template(
-            messages, chat_template=template, tokenize=False, add_generation_prompt=True, **arguments
-        )
-    )
+    prompt = bare.apply_chat_template(ask, chat_template=CHATML, tokenize=False, add_generation_prompt=True)
+    return [str(prompt), GOLD, IDLE]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(texts: dict[str, list[str]]) -> Any:
+def tokenizer(texts: list[str]) -> Any:
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
@@ -114,19 +97,19 @@ def tokenizer(texts: dict[str, list[str]]) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=600, special_tokens=["<|im_end|>", "<|im_start|>"], initial_alphabet=alphabet, show_progress=False
     )
-    raw.train_from_iterator(itertools.chain(*texts.values()), trainer)
+    raw.train_from_iterator(texts, trainer)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|im_end|>", clean_up_tokenization_spaces=False
     )
 
 
 @pytest.fixture(scope="module")
-def make_lm(texts: dict[str, list[str]], tokenizer: Any) -> Callable[[str], Any]:
-    """Makes a Llama of two layers that samples either answer to the prompt of a template."""
+def make_lm(texts: list[str], tokenizer: Any) -> Callable[[], Any]:
+    """Makes a Llama of two layers that samples either answer to the prompt."""
 
-    def make(template: str) -> Any:
-        tokenizer.chat_template = template
-        prompt, *answers = ([*tokenizer.encode(text)] for text in texts[template])
+    def make() -> Any:
+        tokenizer.chat_template = CHATML
+        prompt, *answers = ([*tokenizer.encode(text)] for text in texts)
         torch.manual_seed(0)
         config = transformers.LlamaConfig(
             vocab_size=len(tokenizer),
@@ -232,7 +215,7 @@ def test_two_steps_with_rollout_func(make_lm: Any, tokenizer: Any, tmp_path: Pat
     envs = Envs(3)  # one of 16 episodes
     rollouts = Kept(envs)
     trainer = Recorded(
-        model=make_lm(CHATML),
+        model=make_lm(),
         processing_class=tokenizer,
         args=config(tmp_path),
         train_dataset=task_dataset(Envs(), count=1),
@@ -246,54 +229,6 @@ def test_two_steps_with_rollout_func(make_lm: Any, tokenizer: Any, tmp_path: Pat
     names = ("prompt_ids", "completion_ids", "env_mask")
     assert_exact({name: [row for part in rollouts.columns for row in part[name]] for name in names}, trainer.sampled)
     envs.assert_closed()
-
-
-def test_two_steps_with_environment_factory(make_lm: Any, tokenizer: Any, tmp_path: Path) -> None:
-    envs = Envs(3)  # one of the 8 that TRL keeps
-    rewards: list[float | None] = []
-
-    class Kept(environment_class(envs)):  # type: ignore[misc]
-        def get_reward(self) -> float | None:
-            rewards.append(super().get_reward())
-            return rewards[-1]
-
-    trainer = GRPOTrainer(
-        model=make_lm(QWEN3),
-        processing_class=tokenizer,
-        args=config(tmp_path, max_tool_calling_iterations=1),
-        train_dataset=Dataset.from_dict({"task_id": [TASK] * 2}),
-        environment_factory=Kept,
-    )
-    trainer.train()
-    lines = logs(trainer)
-    assert rewards.count(None) == 2
-    assert_rewards(lines, [rewards[:8], rewards[8:]])
-    assert sum(line["tools/call_frequency"] for line in lines) > 0
-    envs.assert_closed()
-
-
-def test_wrappers_of_the_environment_see_an_unfinished_episode_end(tmp_path: Path) -> None:
-    file = tmp_path / "episodes.jsonl"
-    made = environment_class(lambda: ShapeReward(RecordTrajectory(Envs(max_turns=9)(), str(file)), scale=3.0))()
-    made.reset(task_id=TASK)
-    made.bash(**json.loads(GOLD)["arguments"])
-    assert made.get_reward() == 3.0
-    (record,) = Trajectory.read(file)
-    assert (record.reward, record.reason) == (1.0, "no_call")
-
-
-def test_tools_are_typed_methods() -> None:
-    names = ["bash", "view", "grep", "edit", "rewrite", "listdir", "eval", "pdb", "submit"]
-    env: Any = Envs(tools=names)()
-    made = environment_class(Envs(tools=names))()
-    for spec in env.unwrapped.tools:
-        schema = get_json_schema(getattr(made, spec.name))["function"]
-        assert schema["description"] == spec.description
-        assert schema["parameters"].get("required", []) == spec.parameters["required"]
-        shown = schema["parameters"]["properties"]
-        for properties in shown.values():
-            properties.pop("nullable", None)
-        assert shown == spec.parameters["properties"]
 
 
 class Client(VLLMClient):

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from swe_gym.cli import main
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import Task
+from swe_gym_command import main
 
 TASK = "larder-overwrite-evicts"
 """A small bundled task: its tests take a tenth of a second."""

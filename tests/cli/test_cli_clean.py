@@ -9,13 +9,13 @@ import pytest
 from servers.kubernetes_server import KubernetesServer
 from typer.testing import CliRunner
 
-from swe_gym.cli import app
 from swe_gym.errors import UsageError
+from swe_gym_command.app import app
 
 
 def clean(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs in a process of its own, because docker-py leaks a socket without an engine."""
-    code = "from swe_gym.cli import main; main()"
+    code = "from swe_gym_command import main; main()"
     nowhere = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "KUBECONFIG": "/nowhere/config"}
     env = {**os.environ, **nowhere}
     return subprocess.run([sys.executable, "-c", code, "clean", *arguments], env=env, capture_output=True, text=True)

@@ -27,7 +27,7 @@ def test_the_demo_plays_each_task_twice_and_reports(cli, tmp_path: Path) -> None
 def test_a_second_demo_replaces_the_trajectories_of_the_first(cli, tmp_path: Path) -> None:
     for _ in range(2):
         assert cli("demo", "-m", "larder*", "-o", "new/folder").status == 0
-    assert len(list(Trajectory.read(tmp_path / "new/folder/trajectories.jsonl"))) == 2
+    assert len(list(Trajectory.read(tmp_path / "new/folder/demo/trajectories.jsonl"))) == 2
 
 
 def test_sandbox_options_are_applied(cli) -> None:

@@ -43,7 +43,8 @@ def server(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_answers_from_the_cache_are_told_and_not_billed(cli, server: OpenAIServer, tmp_path: Path) -> None:
-    asked_for = ("eval", "--tasks", "toy", "--match", "larder*", *MODEL, "-k", 2, "--price-in", 1, "--price-out", 2)
+    prices = ("policy.prices.input=1", "policy.prices.output=2")
+    asked_for = ("eval", "toy", "--match", "larder*", *MODEL, "-k", 2, *prices)
     first = cli(*asked_for, "--cache", "answers", "--name", "first")
     assert (first.status, "the cache" in first.out) == (0, False)
     asked = len(server.requests)
@@ -71,7 +72,7 @@ def test_the_cache_has_a_default_folder(
     cli, server: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SWE_GYM_CACHE", str(tmp_path / "home"))
-    asked_for = ("eval", "--tasks", "toy", "--match", "larder*", *MODEL)
+    asked_for = ("eval", "toy", "--match", "larder*", *MODEL)
     for number, more in enumerate((["--cache"], ["--cache", "run.retries=0"], ["--cache", "--max-turns", 9])):
         assert cli(*asked_for, "--name", f"run-{number}", *more).status == 0
     assert len(list((tmp_path / "home" / "answers").rglob("*.json"))) == 2
@@ -85,14 +86,14 @@ def test_a_cache_that_cannot_work_is_refused_before_a_run(cli, server: OpenAISer
         (["--cache", "budget.tokens=9"], "answers from the cache use no tokens, so budget.tokens would end"),
         (["--cache", "--agent", "mini"], "the agent 'mini' asks for itself"),
     ):
-        refused = cli("eval", "--tasks", "toy:1", *MODEL, *more)
+        refused = cli("eval", "toy:1", *MODEL, *more)
         assert (refused.status, problem in refused.err) == (2, True), refused.err
     assert not (tmp_path / "runs").exists()
     assert not [one for one in server.requests if one.path == CHAT]
 
 
 def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, tmp_path: Path) -> None:
-    asked_for = ("eval", "--tasks", "toy", "--match", "l*", *MODEL, 'policy.request={api_key="sk-inside"}')
+    asked_for = ("eval", "toy", "--match", "l*", *MODEL, 'policy.request={api_key="sk-inside"}')
     result = cli(*asked_for, "-k", 2)
     assert (result.status, result.err) == (0, ""), result.err
     for said in (
@@ -101,7 +102,7 @@ def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, 
         "4/4 done",
         "resolved      50.0% (2 of 4), 9.5% to 90.5% (95 % Wilson interval, attempts clustered by task)",
         "pass@k        pass@1 50.0%, pass@2 50.0%",
-        "cost          unknown price: give --price-in and --price-out",
+        "cost          unknown price: set policy.prices.input and policy.prices.output",
         "not resolved  2 submit, no change",
         "toy/larder      2         2         100%",
         "swe-gym compare runs/toy-scripted ANOTHER_RUN",
@@ -116,7 +117,7 @@ def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, 
     }
     asked = len(server.requests)
     (folder / "predictions-2.jsonl").touch()  # of a third attempt, when there was one
-    again = cli(*asked_for, "-k", 2, "--price-in", 1, "--price-out", 2, "--json")
+    again = cli(*asked_for, "-k", 2, "policy.prices.input=1", "policy.prices.output=2", "--json")
     assert len(server.requests) == asked + 3  # the list of models by the check and by the run, and the short request
     assert not (folder / "predictions-2.jsonl").exists()
     (found,) = json.loads(again.out)["runs"]
@@ -161,7 +162,7 @@ def test_several_models_are_evaluated_one_after_another(cli, monkeypatch: pytest
     with AnyModel(engineer) as server:
         monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
         models = ("--model", "acme/large", "--model", "small", "--base-url", server.base_url)
-        result = cli("eval", "-t", "toy", "-m", "larder*", *models)
+        result = cli("eval", "toy", "-m", "larder*", *models)
     assert result.status == 0, result.err
     assert "the server does not list 'small', but answers for it" in result.out
     assert re.search(r"^acme/large +100\.0% +20\.7% to 100\.0% +unknown price$", result.out, re.MULTILINE)
@@ -170,14 +171,14 @@ def test_several_models_are_evaluated_one_after_another(cli, monkeypatch: pytest
 
 
 def test_slices_and_failures(cli, server: OpenAIServer, tmp_path: Path) -> None:
-    result = cli("eval", "-t", "toy:1", "--model", "scripted", "--model", "scripted", *MODEL[2:])
+    result = cli("eval", "toy:1", "--model", "scripted", "--model", "scripted", *MODEL[2:])
     assert "two models would share the run folder runs/toy-scripted" in result.err
-    assert cli("eval", "-t", "toy[2:4]", *MODEL, "--check").out.endswith("without --check.\n")
+    assert cli("eval", "toy[2:4]", *MODEL, "--check").out.endswith("without --check.\n")
     server.inject(MODELS, status=403)  # a key that may only chat
-    assert "Everything is ready" in cli("eval", "-t", "toy[2:4]", *MODEL, "--check").out
+    assert "Everything is ready" in cli("eval", "toy[2:4]", *MODEL, "--check").out
     assert not (tmp_path / "runs").exists()
     server.inject(CHAT, skip=1, times=None, status=400, body={"error": {"message": f"no quota: {server.api_key}"}})
-    failed = cli("eval", "-t", "toy[2:4]", *MODEL)
+    failed = cli("eval", "toy[2:4]", *MODEL)
     assert failed.status == 1
     assert "no episode was graded" in failed.out
     assert "episodes      0 of 2 graded (2 tasks x 1), 2 left: run the same command" in failed.out
@@ -185,13 +186,13 @@ def test_slices_and_failures(cli, server: OpenAIServer, tmp_path: Path) -> None:
     assert "no quota: ***" in failed.out
     assert server.api_key not in failed.out + failed.err + (tmp_path / "runs/toy-scripted/failed.jsonl").read_text()
     secret = server.base_url.replace("//", "//user:password@")
-    refused = cli("eval", "-t", "toy:1", *MODEL, "--base-url", secret)
+    refused = cli("eval", "toy:1", *MODEL, "--base-url", secret)
     assert f"Error: {server.base_url} refused the API key" in refused.err
     assert len(read_run(tmp_path / "runs" / "toy-scripted").tasks) == 2
 
 
 def test_other_policies_are_evaluated_without_a_server(cli, tmp_path: Path) -> None:
-    result = cli("eval", "--tasks", "toy:1", "policy.name=gold")
+    result = cli("eval", "toy:1", "policy.name=gold")
     assert "100.0% (1 of 1), 20.7% to 100.0% (95 % Wilson interval)" in result.out
     assert (tmp_path / "runs" / "toy-gold" / "predictions.jsonl").exists()
 
@@ -217,22 +218,21 @@ def test_time_counts_once_where_episodes_overlap() -> None:
 def test_an_agent_is_evaluated(cli, server: OpenAIServer, tmp_path: Path) -> None:  # noqa: ARG001
     agent = Path(__file__).parents[1] / "gateway"
     options = ("agent.command=python3 {kit}/tiny_agent.py {issue}", f"agent.folder={agent}")
-    asked_for = ("eval", "--tasks", "toy", "--match", "larder*", *MODEL, "--agent", "command", *options)
+    asked_for = ("eval", "toy", "--match", "larder*", *MODEL, "--agent", "command", *options)
     result = cli(*asked_for)
     assert (result.status, result.err) == (0, ""), result.err
     assert "agent   command" in result.out
     assert "run           command with scripted on toy" in result.out
     found = json.loads((tmp_path / "runs" / "toy-command-scripted" / "results.json").read_text())
     assert (found["agent"], found["resolved"], found["graded"]) == ("command", 1, 1)
-    assert "Did you mean 'mini'" in cli("eval", "--tasks", "toy", *MODEL, "--agent", "minx").err
+    assert "Did you mean 'mini'" in cli("eval", "toy", *MODEL, "--agent", "minx").err
 
 
 @pytest.mark.parametrize("command", ["eval", "rollout"])
 def test_an_agent_that_does_not_start_is_refused_before_the_run(cli, server: OpenAIServer, command: str) -> None:  # noqa: ARG001
     agent = f"agent.folder={Path(__file__).parents[1] / 'gateway'}"
     script = "agent.command=python3 -c 'import argparse; argparse.ArgumentParser().parse_args()' --max-turn 9"
-    tasks = ("eval", "--tasks", "toy") if command == "eval" else ("rollout", "toy")
-    result = cli(*tasks, "--match", "larder*", *MODEL, "--agent", "command", script, agent)
+    result = cli(command, "toy", "--match", "larder*", *MODEL, "--agent", "command", script, agent)
     assert result.status == 2
     assert "the agent 'command' ended with exit code 2 before it asked its model" in result.err
     assert "unrecognized arguments: --max-turn 9" in result.err
@@ -286,7 +286,7 @@ def test_messages_that_the_server_refuses_are_told_before_the_run(cli, server: O
 
     server.reply = strict
     talkative = f"{__name__}:Talkative"
-    result = cli("eval", "--tasks", "toy", "--match", "larder*", *MODEL, "--agent", talkative)
+    result = cli("eval", "toy", "--match", "larder*", *MODEL, "--agent", talkative)
     assert result.status == 2
     assert "System message must be at the beginning. Send them as the user's: policy.later_system=user" in result.err
     assert not Path("runs").exists()

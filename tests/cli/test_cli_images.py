@@ -91,7 +91,7 @@ def test_built_images_need_nothing_else(toy: Task, image: str, tmp_path: Path) -
     task = toy.model_copy(update={"task_id": "Odd.Name"})
     write_tasks([task, toy.model_copy(update={"task_id": "bare", "workspace": None})], tmp_path / "tasks.jsonl")
     output = tmp_path / "built" / "tasks.jsonl"
-    result = run("build", "--base", image, "--source", tmp_path / "tasks.jsonl", "--output", output)
+    result = run("build", output, "--base", image, "--source", tmp_path / "tasks.jsonl")
     assert result.exit_code == 1
     assert "bare  task-bare has neither a workspace nor a Dockerfile" in result.output
     (built,) = map(FileSource(str(output)).get, ["Odd.Name"])
@@ -107,7 +107,7 @@ def test_built_images_need_nothing_else(toy: Task, image: str, tmp_path: Path) -
 
 
 def test_build_fails_without_its_base_image(tasks: Path, tmp_path: Path) -> None:
-    result = run("build", "--base", MISSING, "--source", tasks, "--match", "a", "--output", tmp_path / "t.jsonl")
+    result = run("build", tmp_path / "t.jsonl", "--base", MISSING, "--source", tasks, "--match", "a")
     assert result.exit_code == 1
     assert f"lacks the base image '{MISSING}'. Run `docker pull {MISSING}`" in result.output
 

@@ -28,8 +28,8 @@ def images(adder: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_each_image_gets_a_tool_of_its_own_once(cli, images: str, tmp_path: Path) -> None:
     with AgsServer() as server:
-        words = ["images", "ags", "--source", images, "--endpoint", server.url, "-o", str(tmp_path / "tools.json")]
-        words += ["--envd-image", "r.io/envd:1", "--memory-mb", "2048"]
+        words = ["images", "ags", tmp_path / "tools.json", "--source", images, f"endpoint={server.url}"]
+        words += ["envd_image=r.io/envd:1", "memory_mb=2048"]
         for _ in range(2):  # the second run makes no tool
             result = cli(*words)
             assert result.status == 0, result.out + result.err
@@ -45,7 +45,7 @@ def test_each_image_gets_a_tool_of_its_own_once(cli, images: str, tmp_path: Path
 
 def test_a_failed_tool_is_named_and_the_others_are_made(cli, images: str, tmp_path: Path) -> None:
     with AgsServer(failing="r.io/b/one:1") as server:
-        result = cli("images", "ags", "--source", images, "--endpoint", server.url, "-o", str(tmp_path / "tools.json"))
+        result = cli("images", "ags", tmp_path / "tools.json", "--source", images, f"endpoint={server.url}")
     assert result.status == 1
     assert "of r.io/b/one:1: FAILED" in (result.out + result.err)
     assert len(json.loads((tmp_path / "tools.json").read_text())) == 2
@@ -55,8 +55,8 @@ def test_a_refused_request_and_a_missing_key_are_explained(
     cli, images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with AgsServer() as server:
-        words = ["images", "ags", "--source", images, "--endpoint", server.url, "-o", str(tmp_path / "tools.json")]
-        result = cli(*words, "--registry-type", "wrong")
+        words = ["images", "ags", tmp_path / "tools.json", "--source", images, f"endpoint={server.url}"]
+        result = cli(*words, "registry_type=wrong")
         assert result.status == 1
         assert "InvalidParameter: unknown ImageRegistryType" in (result.out + result.err)
         monkeypatch.delenv("TENCENTCLOUD_SECRET_KEY")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from swe_gym.cli import COMMANDS, load_command
+from swe_gym_command.app import COMMANDS, load_command
 
 SUBCOMMANDS = ["demo", "play", "validate", "doctor", "tasks", "bench"]
 
@@ -65,11 +65,13 @@ def test_help_has_one_style(name: str, command: Any) -> None:
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
-    code = "import sys; from swe_gym.cli import main; sys.argv[1:] = ['-h']\ntry: main()\nfinally: print(*sys.modules)"
+    code = (
+        "import sys; from swe_gym_command import main; sys.argv[1:] = ['-h']\ntry: main()\nfinally: print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     loaded = set(done.stdout.split())
     assert "typer" in loaded
-    assert not loaded & {"pydantic", "rich.console", "swe_gym.cli.common", "swe_gym.envs.swe_env"}
+    assert not loaded & {"gymnasium", "numpy", "pydantic", "rich.console", "swe_gym"}
 
 
 def test_completion_knows_commands_and_options() -> None:
@@ -175,7 +177,7 @@ def test_misuse_is_explained(cli, arguments: list[str], message: str) -> None:
 
 
 def test_a_closed_pipe_is_not_an_error() -> None:
-    code = "from swe_gym.cli import main; main()"
+    code = "from swe_gym_command import main; main()"
     reading, writing = os.pipe()
     os.close(reading)
     try:

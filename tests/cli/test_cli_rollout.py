@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.cli.rollout import make_config
+from swe_gym.cli.rollout_config import make_config
 from swe_gym.cli.rollout_display import progress_line
 from swe_gym.rollout.progress import Progress
 from swe_gym.spaces import Info
@@ -59,7 +59,7 @@ def test_a_rollout_with_nothing_left_says_so(cli) -> None:
     words = "Nothing to run: earlier calls graded all 1 episodes"
     assert words not in cli("rollout", "toy:1", *GOLD).out
     assert words in cli("rollout", "toy:1", *GOLD).out
-    assert words in cli("eval", "--tasks", "toy:1", "policy.name=gold").out
+    assert words in cli("eval", "toy:1", "policy.name=gold").out
     assert words not in cli("rollout", "toy:1", *GOLD, "-k", 2).out
 
 
@@ -156,10 +156,12 @@ def test_options_win_over_overrides_and_overrides_over_the_file(cli, tmp_path: P
     assert (env["max_turns"], env["time_limit"]) == (13, 91.0)
     assert env["sandbox_options"] == {"memory_mb": 900, "pids": 77}
     assert (run.settings["retries"], run.settings["budget"]["seconds"]) == (0, 600.0)
-    shown = cli("rollout", "run.toml", "seed=5", "policy.name=empty", "--check")
-    config = json.loads(shown.out)
+    shown = cli("rollout", "run.toml", "seed=5", "policy.name=empty", "--name", "other", "--check", "--json")
+    assert "Everything is ready" in shown.err
+    (config,) = json.loads(shown.out)["runs"]
     assert (config["seed"], config["policy"], config["run"]["retries"]) == (5, "empty", 0)
-    assert json.loads(cli("rollout", "tasks.limit=2", "--check").out)["tasks"]["limit"] == 2
+    (config,) = json.loads(cli("rollout", "tasks.limit=2", "--check", "--json").out)["runs"]
+    assert config["tasks"]["limit"] == 2
     for text, message in (
         ("[runs]", "unknown field"),
         ("tasks = 3", "tasks is a section of fields, not a value"),
@@ -246,7 +248,7 @@ def test_the_benchmark_counts_episodes_and_their_cost(cli) -> None:
     assert cli("bench", "rollout", "--workers", "many").status == 2
 
 
-@pytest.mark.parametrize("command", [("rollout", "toy:1"), ("eval", "--tasks", "toy:1", "--model", "m")])
+@pytest.mark.parametrize("command", [("rollout", "toy:1"), ("eval", "toy:1", "--model", "m")])
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", "/tmp/x"])
 def test_a_run_name_stays_in_the_folder_of_runs(cli, tmp_path: Path, command: tuple[str, ...], name: str) -> None:
     result = cli(*command, "--name", name)

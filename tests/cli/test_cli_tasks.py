@@ -73,7 +73,7 @@ def test_exported_tasks_can_be_loaded(cli, tmp_path: Path, suffix: str) -> None:
 @pytest.mark.network
 def test_a_real_task_is_built_validated_and_added(cli, task_file: Path) -> None:
     """The one test that makes a task of a package on the index."""
-    result = cli("tasks", "new", "--from-pypi", "pathspec", "0.12.0", "0.12.1", "--runs", "1", "-o", task_file)
+    result = cli("tasks", "new", "--from-pypi", "pathspec", "0.12.0", "0.12.1", "--times", "1", task_file)
     assert (result.status, result.err) == (0, "")
     assert "pypi__pathspec-0.12.1 is valid and was added to" in result.out
     tasks = FileSource(str(task_file))
@@ -114,7 +114,7 @@ def test_dropped_tests_are_named_with_their_reason(cli, tmp_path: Path) -> None:
             subprocess.run(command, cwd=folder, check=True, capture_output=True)
     command = ["tasks", "new", "--from-git", folder, "--tests", "python -m unittest discover -s tests -t ."]
     (tmp_path / "issue.md").write_text("Sums are wrong.\n")
-    result = cli(*command, "--runs", "1", "-o", "own.jsonl", "--statement", "issue.md")
+    result = cli(*command, "--times", "1", "own.jsonl", "--statement", "issue.md")
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith(
         "1 tests were dropped:\n  1 failed with the gold patch\n    tests.test_calc.TestCalc.test_subtracts\n"

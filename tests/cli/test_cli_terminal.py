@@ -23,7 +23,7 @@ class Terminal:
 
     def __init__(self, *arguments: str, cwd: Path) -> None:
         self._screen, inside = pty.openpty()
-        code = "from swe_gym.cli import main; main()"
+        code = "from swe_gym_command import main; main()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
             stdin=inside,

@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_view_prints_an_address_serves_and_ends_at_ctrl_c(run: Path) -> None:
-    command = [sys.executable, "-c", "from swe_gym.cli import main; main()", "view", str(run), "--port", "0"]
+    command = [sys.executable, "-c", "from swe_gym_command import main; main()", "view", str(run), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -59,7 +59,7 @@ class NotABackend:
     "command",
     [
         ["rollout", "toy[:1]"],
-        ["eval", "--tasks", "toy[:1]", "policy.name=gold"],
+        ["eval", "toy[:1]", "policy.name=gold"],
         ["validate", "toy", "--limit", "1"],
         ["demo", "--match", "rota-month-end"],
     ],
@@ -72,7 +72,7 @@ def test_a_check_that_fails_refuses_the_run(cli, command: list[str]) -> None:
 
 
 def test_what_the_check_found_is_shown(cli) -> None:
-    shown = cli("eval", "--tasks", "toy[:1]", "policy.name=gold", "--backend", BACKEND, "--check")
+    shown = cli("eval", "toy[:1]", "policy.name=gold", "--backend", BACKEND, "--check")
     assert (shown.status, shown.err) == (0, "")
     assert "service earth answers or not\n" in shown.out
 

@@ -140,7 +140,8 @@ def test_a_mistake_in_make_is_found_in_make(
 
 
 def test_a_policy_may_be_given_as_a_field(cli: Any) -> None:
-    assert json.loads(cli("rollout", "policy=gold", "--check").out)["policy"] == "gold"
+    (config,) = json.loads(cli("rollout", "policy=gold", "--check", "--json").out)["runs"]
+    assert config["policy"] == "gold"
 
 
 def test_a_failed_first_command_does_not_block_the_corrected_one(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ class Row(NamedTuple):
     status: int = 2
 
 
-EVAL = "eval --tasks toy:2 --check --model scripted"
+EVAL = "eval toy:2 --check --model scripted"
 HERE = f"{EVAL} --base-url {{url}}"
 
 
@@ -83,9 +83,9 @@ SERVERS = {
         status=0,
     ),
     "a wrong model": Row(
-        "eval -t toy:2 --model scripted-8b --base-url {url}", ("Did you mean 'scripted'? Known: scripted.",)
+        "eval toy:2 --model scripted-8b --base-url {url}", ("Did you mean 'scripted'? Known: scripted.",)
     ),
-    "no model": Row("eval -t toy:2 --base-url {url}", ("add --model NAME", "serves scripted")),
+    "no model": Row("eval toy:2 --base-url {url}", ("add --model NAME", "serves scripted")),
     "a URL without /v1": Row(f"{EVAL} --base-url {{root}}", ("use --base-url {url}",)),
     "the URL of the chat": Row(f"{EVAL} --base-url {{url}}/chat/completions", ("use --base-url {url}",)),
     "a URL without http": Row(f"{EVAL} --base-url localhost:8000", ("write a URL such as http://localhost:8000/v1",)),
@@ -131,64 +131,66 @@ SERVERS = {
     "a context that is too long": Row(
         f"{HERE} policy.context=99999", ("policy.context=99999", "context length of 32768 tokens")
     ),
-    "a price of cached tokens alone": Row(f"{HERE} --price-cached 1", ("--price-in and --price-out belong together",)),
-    "a price of a rollout": Row("rollout toy --price-in 1", ("no option --price-in: write policy.prices.input=VALUE",)),
+    "a price of cached tokens alone": Row(f"{HERE} policy.prices.cached=1", ("prices needs input and output",)),
+    "a price as an option": Row(f"{HERE} --price-in 1", ("no option --price-in: write policy.prices.input=VALUE",)),
     "no model, and no server": Row(
-        "eval -t toy:1 --base-url http://127.0.0.1:9/v1", ("no model: add --model NAME", "no connection to")
+        "eval toy:1 --base-url http://127.0.0.1:9/v1", ("no model: add --model NAME", "no connection to")
     ),
-    "a budget without a price": Row(f"{HERE} run.budget.cost=5", ("price of 'scripted'", "--price-in and --price-out")),
-    "half a price": Row(f"{HERE} --price-in 2", ("--price-in and --price-out belong together",)),
+    "a budget without a price": Row(
+        f"{HERE} run.budget.cost=5", ("price of 'scripted'", "set policy.prices.input and")
+    ),
+    "half a price": Row(f"{HERE} policy.prices.input=2", ("prices needs input and output",)),
     "an unknown option of the model": Row(f"{HERE} policy.temprature=1", ("Did you mean 'temperature'?",)),
 }
 
 TASKS = {
-    "a wrong source": Row("eval -t swebench-verfied:50 --model m", ("Did you mean 'swebench-verified'?",)),
+    "a wrong source": Row("eval swebench-verfied:50 --model m", ("Did you mean 'swebench-verified'?",)),
     "a wrong source of tasks list": Row("tasks list -s toi", ("Did you mean 'toy'?",)),
-    "no tasks": Row("eval --model m", ("no tasks: add --tasks swebench-verified:50",)),
-    "tasks without their option": Row("eval toy --model m", ("--tasks toy",)),
-    "an empty slice": Row("eval -t toy:0 --model m", ("toy:0: the slice :0 selects none of the 14 tasks",)),
-    "a wrong slice": Row("eval -t toy[a:b] --model m", ("'a:b' is invalid: write START:STOP",)),
+    "no tasks": Row("eval --model m", ("no tasks: name a source such as toy",)),
+    "tasks with an option": Row("eval --tasks toy --model m", ("no option --tasks: write the source without",)),
+    "an empty slice": Row("eval toy:0 --model m", ("toy:0: the slice :0 selects none of the 14 tasks",)),
+    "a wrong slice": Row("eval toy[a:b] --model m", ("'a:b' is invalid: write START:STOP",)),
     "a wrong slice of tasks list": Row("tasks list -s toy[99:]", ("selects none of the 14 tasks",)),
-    "a missing file": Row("eval -t tasks.jsonl --model m", ("file not found", "tasks.jsonl")),
-    "a missing configuration": Row("eval -t toy -c run.toml", ("run.toml", "No such file")),
-    "a misspelled field": Row("eval -t toy env.max_turn=3 --model m", ("Did you mean 'max_turns'?",)),
-    "a field as an option": Row("eval -t toy --time-limit 90", ("no option --time-limit: write env.time_limit=VALUE",)),
-    "no library of the Hub": Row("eval -t swebench-lite --model m", ("pip install 'swe-gym[hf]'",)),
-    "a wrong backend": Row("eval -t toy --backend dokcer --model m", ("Did you mean 'docker'?",)),
+    "a missing file": Row("eval tasks.jsonl --model m", ("file not found", "tasks.jsonl")),
+    "a missing configuration": Row("eval run.toml", ("run.toml", "No such file")),
+    "a misspelled field": Row("eval toy env.max_turn=3 --model m", ("Did you mean 'max_turns'?",)),
+    "a field as an option": Row("eval toy --time-limit 90", ("no option --time-limit: write env.time_limit=VALUE",)),
+    "no library of the Hub": Row("eval swebench-lite --model m", ("pip install 'swe-gym[hf]'",)),
+    "a wrong backend": Row("eval toy --backend dokcer --model m", ("Did you mean 'docker'?",)),
     "images on the local backend": Row(
-        "eval -t {images} --backend local policy.name=gold",
+        "eval {images} --backend local policy.name=gold",
         ("cannot be fetched", "registry.example did not answer"),
     ),
     "no Docker engine": Row(
-        "eval -t {images} policy.name=gold",
+        "eval {images} policy.name=gold",
         ("no Docker engine answers",),
         {"DOCKER_HOST": "tcp://127.0.0.1:9"},
     ),
     "no cluster": Row(
-        "eval -t toy:1 policy.name=gold --backend kubernetes --sandbox-option options.kubeconfig=/nowhere/config",
+        "eval toy:1 policy.name=gold --backend kubernetes --sandbox-option options.kubeconfig=/nowhere/config",
         ("no Kubernetes cluster is configured",),
     ),
     "no sandbox service": Row(
-        "eval -t toy:1 policy.name=gold --backend e2b --sandbox-option options.api_url=http://127.0.0.1:9",
+        "eval toy:1 policy.name=gold --backend e2b --sandbox-option options.api_url=http://127.0.0.1:9",
         ("the sandboxes of http://127.0.0.1:9 cannot be used",),
         {"E2B_API_KEY": "e2b_" + "0" * 40},
     ),
     "an image that does not exist": Row(
-        "eval -t {images} policy.name=gold",
+        "eval {images} policy.name=gold",
         ("image 'registry.example/nothing:1' does not exist or is private",),
         {"DOCKER_HOST": "{docker}"},
     ),
     "no image, and no pulls": Row(
-        "eval -t {images} policy.name=gold --sandbox-option options.pull=never",
+        "eval {images} policy.name=gold --sandbox-option options.pull=never",
         ("1 of 1 images are missing", "pull=never"),
         {"DOCKER_HOST": "{docker}"},
     ),
-    "a file as folder of runs": Row("eval -t toy:1 policy.name=gold -o {images}", ("is not a folder", "--output")),
+    "a file as folder of runs": Row("eval toy:1 policy.name=gold -o {images}", ("is not a folder", "--output")),
     "a folder of something else": Row(
-        "eval -t toy:1 policy.name=gold -o {elsewhere} -n photos", ("holds something else (a.jpg)", "another name")
+        "eval toy:1 policy.name=gold -o {elsewhere} -n photos", ("holds something else (a.jpg)", "another name")
     ),
     "an unusable cache": Row(
-        "eval -t toy:1 policy.name=gold",
+        "eval toy:1 policy.name=gold",
         ("the cache cannot be written", "SWE_GYM_CACHE"),
         {"SWE_GYM_CACHE": "{images}/x"},
     ),
@@ -256,9 +258,9 @@ def test_tasks(
 
 
 def test_a_run_of_another_configuration(cli, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cli("eval", "-t", "toy:1", "policy.name=gold").status == 0
+    assert cli("eval", "toy:1", "policy.name=gold").status == 0
     play(
-        Row("eval -t toy:1 policy.name=gold --max-turns 9", ("another configuration (env.max_turns: 50, now 9)",)),
+        Row("eval toy:1 policy.name=gold --max-turns 9", ("another configuration (env.max_turns: 50, now 9)",)),
         cli,
         server,
         monkeypatch,
@@ -269,7 +271,7 @@ def test_a_run_of_another_configuration(cli, server: OpenAIServer, monkeypatch: 
 
 
 def program(code: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    code = f"{code}\nfrom swe_gym.cli import main; main()"
+    code = f"{code}\nfrom swe_gym_command import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, **env},
@@ -283,7 +285,7 @@ def program(code: str, *arguments: str, **env: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("module", "extra", "command"),
     [
-        ("openai", "llm", "eval -t missing.jsonl --model m"),
+        ("openai", "llm", "eval missing.jsonl --model m"),
         ("openai", "llm", "rollout missing.jsonl --model m"),
         ("ray", "ray", "rollout missing.jsonl -p gold --executor ray"),
         ("ray", "ray", "validate missing.jsonl --executor ray"),
@@ -326,7 +328,7 @@ def test_a_full_or_read_only_disk(
     options: str, words: tuple[str, ...], cli, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with mounted(tmp_path / "disk", options) as disk:
-        for command in ("eval -t toy:1 policy.name=gold", "rollout toy:1 -p gold", "demo"):
+        for command in ("eval toy:1 policy.name=gold", "rollout toy:1 -p gold", "demo"):
             play(Row(f"{command} -o {disk}/runs", words), cli, server, monkeypatch)
         record = Row(f"validate toy --limit 1 --record {disk}/record.jsonl", (*words[:-1], "folder of the record"))
         play(record, cli, server, monkeypatch)
@@ -337,15 +339,13 @@ def test_a_read_only_home(cli, server: OpenAIServer, monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     with mounted(tmp_path / "home", "ro") as home:
         said = ("the cache cannot be written", f"{home} is read-only", "SWE_GYM_CACHE")
-        for command in ("eval -t toy:1 policy.name=gold", "rollout toy:1 -p gold", "demo", "validate toy --limit 1"):
+        for command in ("eval toy:1 policy.name=gold", "rollout toy:1 -p gold", "demo", "validate toy --limit 1"):
             play(Row(command, said, {"HOME": str(home)}), cli, server, monkeypatch)
 
 
 def test_the_table_is_json_free_of_secrets(cli, server: OpenAIServer, tmp_path: Path) -> None:
     """The key is in no file of a run."""
-    assert (
-        cli("eval", "-t", "toy:1", "--model", "scripted", "--base-url", server.base_url, "--max-turns", 1).status == 0
-    )
+    assert cli("eval", "toy:1", "--model", "scripted", "--base-url", server.base_url, "--max-turns", 1).status == 0
     for path in (tmp_path / "runs").rglob("*"):
         assert not path.is_file() or server.api_key not in path.read_text()
     assert json.loads((tmp_path / "runs" / "toy-scripted" / "results.json").read_text())["graded"] == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from swe_gym.cli.common import TaskFilter
-from swe_gym.cli.rollout import TaskConfig
+from swe_gym.cli.rollout_config import TaskConfig
 from swe_gym.tasks.micro import MicroSource
 from swe_gym.types import Task
 

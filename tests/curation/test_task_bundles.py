@@ -118,7 +118,7 @@ def test_what_other_machines_lack_is_refused(tasks: list[Task], tmp_path: Path) 
 def swe_gym(hub: Hub, home: Path, *words: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
     variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": token, "HF_HUB_DISABLE_XET": "1"}
     quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    command = [sys.executable, "-c", "from swe_gym.cli import main; main()", *words]
+    command = [sys.executable, "-c", "from swe_gym_command import main; main()", *words]
     return subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, **variables, **quiet}, timeout=120
     )

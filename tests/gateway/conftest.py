@@ -22,7 +22,7 @@ def server() -> Iterator[OpenAIServer]:
 @pytest.fixture
 def session(server: OpenAIServer) -> Iterator[Session]:
     """A session whose calls go to `server`, at a dollar for a token of the prompt."""
-    prices = Prices(input=1e6)
+    prices = Prices(input=1e6, output=0.0)
     options = LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key, retries=0, prices=prices)
     sampler = ServerSampler(options)
     yield Session(sampler, limits=Limits(calls=6))

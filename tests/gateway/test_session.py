@@ -81,7 +81,7 @@ def test_openai_responses(session: Session) -> None:
 def test_past_a_limit_agents_get_an_error_that_they_do_not_retry(
     server: OpenAIServer, limits: dict[str, Any], limit: str
 ) -> None:
-    prices = Prices(input=1e6)
+    prices = Prices(input=1e6, output=0.0)
     sampler = ServerSampler(LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key, prices=prices))
     session = Session(sampler, limits=Limits(**limits))
     with served(session) as url, openai.OpenAI(base_url=url, api_key="any") as client:

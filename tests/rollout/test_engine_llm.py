@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from swe_gym.cli import main
 from swe_gym.cli.common import open_console
-from swe_gym.cli.eval import print_results
+from swe_gym.cli.results import print_results
 from swe_gym.cli.rollout_display import progress_line
 from swe_gym.errors import UsageError
 from swe_gym.rollout.budget import RolloutBudget
@@ -27,6 +26,7 @@ from swe_gym.trajectories.run_folder import FAILED, read_index
 from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.types import Task
 from swe_gym.viewer.results import write_results
+from swe_gym_command import main
 
 pytest.importorskip("openai")
 
@@ -149,7 +149,7 @@ def test_cached_tokens_without_a_price_are_billed_in_full_and_the_results_say_so
     def reply(request: dict[str, Any]) -> ModelReply:  # noqa: ARG001  whatever it is asked
         return ModelReply(tool_calls=[("submit", "{}")], cached_tokens=100)
 
-    said = "Cached prompt tokens are billed in full: give --price-cached"
+    said = "Cached prompt tokens are billed in full: set policy.prices.cached"
     with OpenAIServer(reply) as server:
         costs = []
         for prices in ({"input": 1e6, "output": 0.0}, {"input": 1e6, "cached": 1e5, "output": 0.0}):

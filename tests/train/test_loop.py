@@ -17,7 +17,6 @@ from chat_templates import CHATML
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from swe_gym.cli import main  # noqa: E402
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402  only where torch is there
 from swe_gym.rollout.tokens import Completion, TokenConversation  # noqa: E402
 from swe_gym.train.batch import segments_batch  # noqa: E402
@@ -26,6 +25,7 @@ from swe_gym.train.generators.scripted import ScriptedGenerator  # noqa: E402
 from swe_gym.train.log import read_log  # noqa: E402
 from swe_gym.train.loop import Trainer, TrainingStopped, train  # noqa: E402
 from swe_gym.trajectories.run_folder import take_lock  # noqa: E402
+from swe_gym_command import main  # noqa: E402
 
 ENV = {
     "options": {"max_turns": 1, "difficulty": 1},

@@ -108,6 +108,8 @@ class LLMPolicies(Frozen):
             raise UsageError(f"invalid base_url {self.base_url!r}: write a URL such as http://localhost:8000/v1")
         if self.context is not None and self.max_tokens is not None and self.max_tokens >= self.context:
             raise UsageError(f"max_tokens={self.max_tokens} leaves no room for the prompt in context={self.context}")
+        if self.prices is not None and not {"input", "output"} <= self.prices.model_fields_set:
+            raise UsageError("prices needs input and output, in dollars per million tokens: set both")
         self._answers = None if self.cache is None else AnswerCache(self.cache)
         self._price = self.prices or known_prices(self.model, self.server)
         self._client = self.connect(timeout=self.timeout, deadline=self.deadline, retries=self.retries)

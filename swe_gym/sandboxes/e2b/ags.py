@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import Field
+
 from ...cache import digest
 from ...errors import MissingDependency, SandboxStartError, UsageError
 from ...types import Frozen, JsonObject
@@ -28,6 +30,8 @@ class ToolSettings(Frozen):
     """Settings that the tools share.
 
     Attributes:
+        region: Region of the account.
+        endpoint: Address of the API, for a test or a private cloud; empty is Tencent's.
         registry_type: "enterprise" (TCR), "personal" (CCR) or "custom".
         role_arn: Role that may pull the images; empty if the account needs none.
         envd_image: Image that holds the program `/usr/bin/envd`, which is mounted. Empty: each image holds `envd`.
@@ -36,17 +40,19 @@ class ToolSettings(Frozen):
         memory_mb: Memory of an instance in MiB.
     """
 
+    region: str = "ap-guangzhou"
+    endpoint: str = ""
     registry_type: str = "enterprise"
     role_arn: str = ""
     envd_image: str = ""
     network: str = "SANDBOX"
-    cpus: float = 2.0
-    memory_mb: int = 4096
+    cpus: float = Field(default=2.0, ge=0.1)
+    memory_mb: int = Field(default=4096, ge=128)
 
 
 def tool_name(image: str, settings: ToolSettings) -> str:
     """Return the name of an image's tool: readable, and different for different images or settings."""
-    key = digest(image, settings.model_dump())[:10]
+    key = digest(image, settings.model_dump(exclude={"region", "endpoint"}))[:10]
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", image.rpartition("/")[2]).strip("-")
     return f"{readable[: NAME_LENGTH - len(key) - 1]}-{key}"
 
@@ -55,8 +61,7 @@ class Tools:
     """The sandbox tools of an account.
 
     Args:
-        region: Region such as "ap-guangzhou".
-        endpoint: Address of the API, for a test or a private cloud; empty is Tencent's.
+        settings: Their settings.
         timeout: Seconds that a request may take.
 
     Raises:
@@ -64,10 +69,11 @@ class Tools:
         UsageError: TENCENTCLOUD_SECRET_ID or TENCENTCLOUD_SECRET_KEY is not set.
     """
 
-    def __init__(self, region: str, *, endpoint: str = "", timeout: int = 30) -> None:
-        self._client, self._error = _connect(region, endpoint, timeout)
+    def __init__(self, settings: ToolSettings, *, timeout: int = 30) -> None:
+        self._settings = settings
+        self._client, self._error = _connect(settings.region, settings.endpoint, timeout)
 
-    def make(self, image: str, settings: ToolSettings, *, timeout: float, stop: threading.Event) -> str:
+    def make(self, image: str, *, timeout: float, stop: threading.Event) -> str:
         """Return the name of an image's tool once it is active. It is made unless it exists.
 
         Raises:
@@ -75,9 +81,9 @@ class Tools:
                 set.
         """
         deadline = time.monotonic() + timeout
-        name = tool_name(image, settings)
+        name = tool_name(image, self._settings)
         if name not in self.states():
-            self._call("CreateSandboxTool", self._request(name, image, settings))
+            self._call("CreateSandboxTool", self._request(name, image))
         while (state := self.states().get(name, "missing")) != "ACTIVE":
             if state in ("FAILED", "DELETING"):
                 raise SandboxStartError(f"AGS tool {name} of {image}: {state}. Remove it in the console, and try again")
@@ -101,7 +107,8 @@ class Tools:
             if not tools or offset >= page["TotalCount"]:
                 return
 
-    def _request(self, name: str, image: str, settings: ToolSettings) -> JsonObject:
+    def _request(self, name: str, image: str) -> JsonObject:
+        settings = self._settings
         program = MOUNTED if settings.envd_image else "envd"
         request: JsonObject = {
             "ToolName": name,
