@@ -4,8 +4,8 @@ Work that changes nothing can do the same. It knows that a text is changed if an
 otherwise, so the texts of a function differ where the untouched repository fails. A text whose expectation is farther
 from the result than others looks changed too, so the texts differ from the result as the original does.
 
-It plays *singles*: texts of a test in which only one assertion can fail, because whatever the others raise is dropped.
-Another form of a single writes down what the expected value is compared with.
+It plays two *surveys* of each function: texts in which no assertion fails the test, because whatever it raises is
+dropped. One notes which assertions pass, the other what expected values are compared with.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..atomic import write_text
@@ -34,7 +34,10 @@ from .patch import Patch
 from .reporter import PlayedText, TwinGroup, TwinOrder, make_folder
 from .staging import Stage
 
-FORMAT = 1
+ORIGINAL = 0
+"""Number of the original among the texts of a survey."""
+
+FORMAT = 2
 """Version of the files that keep what a probe found. Others are not read."""
 
 MOST_NOTES = 1 << 20
@@ -48,7 +51,7 @@ class Found(Frozen):
     """What the untouched repository does in tests that must start passing.
 
     Attributes:
-        passing: Test -> lines of its assertions that it passes.
+        passing: Test -> lines of assertions in its function that pass, for any of its parameters.
         returned: Test -> line of an assertion that it fails -> `repr` of the value that is expected, and of its own.
     """
 
@@ -80,23 +83,8 @@ def _file(task: Task) -> Path:
     return cache_folder() / "probes" / f"{FORMAT}-{digest(task)}.json"
 
 
-@dataclass(frozen=True)
-class _Single:
-    """A text of a group in which only the assertion of one line can fail. Without a line, it is the original.
-
-    Attributes:
-        line: The line.
-        sources: Source of each function of the group.
-        notes: Whether it writes down what its assertion compares.
-    """
-
-    line: int | None
-    sources: tuple[str, ...]
-    notes: bool = False
-
-
 def probe(task: Task, plan: CounterPlan, grader: Grader, stage: Stage, timeout: float) -> Found:
-    """Play singles of the functions that must start passing, with the untouched repository, in one run.
+    """Play surveys of the functions that must start passing, with the untouched repository, in one run.
 
     The result is kept in the cache, for all processes of this machine.
 
@@ -114,63 +102,72 @@ def probe(task: Task, plan: CounterPlan, grader: Grader, stage: Stage, timeout: 
     with stage.open_fresh() as fresh:
         ready = stage.prepare(Patch(), fresh)
         folder = make_folder(fresh)
-        singles = [tuple(_draw_singles(plan, number, f"{folder}/{number}")) for number in numbers]
-        ready = replace(ready, twins=_order(plan, numbers, singles), timeout=timeout)
+        texts = [tuple(_draw_surveys(plan, number, f"{folder}/{number}")) for number in numbers]
         try:
-            twins = grader.run(ready, fresh).twins
+            twins = grader.run(replace(ready, twins=_order(plan, numbers, texts), timeout=timeout), fresh).twins
         except GradingError:  # the tests cannot run without work: it passes no assertion
             twins = {}
-        notes = [_notes(fresh, f"{folder}/{number}") for number in numbers]
+        read = [_read_survey(fresh, f"{folder}/{number}") for number in numbers]
     passing: dict[str, tuple[int, ...]] = {}
     returned: dict[str, dict[int, tuple[str, str]]] = {}
     for place, number in enumerate(numbers):
-        tests = plan.groups[number].tests
-        passing |= _passing(tests, singles[place], twins.get(place, {}))
-        returned |= dict.fromkeys(tests, notes[place])
+        tests, (lines, values) = plan.groups[number].tests, read[place]
+        needs_work = not _passes(tests, twins.get(place, {}))
+        passing |= dict.fromkeys(tests, tuple(sorted(lines)) if needs_work else ())
+        returned |= dict.fromkeys(tests, values)
     found = Found(passing=passing, returned={test: values for test, values in returned.items() if values})
     _keep(task, found)
     return found
 
 
-def _order(plan: CounterPlan, numbers: Sequence[int], singles: Sequence[Sequence[_Single]]) -> TwinOrder:
+def _passes(tests: Sequence[str], ends: Mapping[int, PlayedText]) -> bool:
+    """Whether all tests of a group pass without work."""
+    if ORIGINAL not in ends:
+        return False
+    found = match_tests(tests, ends[ORIGINAL].statuses).statuses
+    return all(status is TestStatus.PASSED for status in found.values())
+
+
+def _order(plan: CounterPlan, numbers: Sequence[int], texts: Sequence[Sequence[tuple[str, ...]]]) -> TwinOrder:
     groups = [plan.groups[number] for number in numbers]
     return TwinOrder(
         groups=tuple(
-            TwinGroup(places=group.places, texts=tuple(single.sources for single in texts), original=0)
-            for group, texts in zip(groups, singles, strict=True)
+            TwinGroup(places=group.places, texts=tuple(found), original=ORIGINAL)
+            for group, found in zip(groups, texts, strict=True)
         ),
         stops=False,
         only=tuple(place for group in groups for place in group.places),
     )
 
 
-def _draw_singles(plan: CounterPlan, number: int, notes: str) -> Iterator[_Single]:
-    """Yield the original and the singles of a group. Of functions that call each other, one is changed at a time."""
+def _draw_surveys(plan: CounterPlan, number: int, path: str) -> Iterator[tuple[str, ...]]:
+    """Yield the original and the surveys of a group. Of functions that call each other, one is changed at a time."""
     places = plan.groups[number].places
-    yield _Single(None, tuple(plan.snippets(number, CounterText(((),) * len(places)))))
+    yield tuple(plan.snippets(number, CounterText(((),) * len(places))))
     for changed, place in enumerate(places):
         source = plan.sources[place.path]
         function = source.function(place.names)
-        found = [(*single, False) for single in find_singles(function, source)]
-        found += [(*single, True) for single in noting(function, source, notes)]
-        for line, edits, is_noting in found:
-            row = CounterText(tuple(edits if other == changed else () for other in range(len(places))))
+        for edits in (survey_ends(function, source, path), survey_values(function, source, path)):
+            row = CounterText(tuple(tuple(edits) if other == changed else () for other in range(len(places))))
             texts = tuple(plan.snippets(number, row))
             if all(map(_parses, texts)):
-                yield _Single(line, texts, is_noting)
+                yield texts
 
 
-def _notes(sandbox: Sandbox, path: str) -> dict[int, tuple[str, str]]:
-    """The first two values that an assertion found unequal, for each line, if they are alike."""
-    found: dict[int, tuple[str, str]] = {}
+def _read_survey(sandbox: Sandbox, path: str) -> tuple[set[int], dict[int, tuple[str, str]]]:
+    """Return the lines that passed, and for each line the first two values that it found unequal, if they are alike."""
+    passed: set[int] = set()
+    unequal: dict[int, tuple[str, str]] = {}
     with contextlib.suppress(SandboxError, FileError):  # a timeout ends the sandbox, and then nothing is known
         for note in sandbox.read_file(path, max_bytes=MOST_NOTES).decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                line, right, wrong = ast.literal_eval(note)
-                values = [ast.literal_eval(text) for text in (right, wrong) if len(text) < LONGEST]
-                if len(values) == 2 and are_alike(*values):
-                    found.setdefault(line, (right, wrong))
-    return found
+                line, *texts = ast.literal_eval(note)
+                values = [ast.literal_eval(text) for text in texts if len(text) < LONGEST]
+                if not texts:
+                    passed.add(line)
+                elif len(values) == 2 and are_alike(*values):
+                    unequal.setdefault(line, (texts[0], texts[1]))
+    return passed, unequal
 
 
 def _parses(text: str) -> bool:
@@ -183,56 +180,57 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _passing(
-    tests: Sequence[str], found: Sequence[_Single], ends: Mapping[int, PlayedText]
-) -> dict[str, tuple[int, ...]]:
-    """Return the lines of the singles that passed, for each test; none if no test needs work."""
-    lines: dict[str, set[int | None]] = {test: set() for test in tests}
-    for number, end in ends.items():
-        if found[number].notes:
-            continue
-        for test, status in match_tests(tests, end.statuses).statuses.items():
-            if status is TestStatus.PASSED:
-                lines[test].add(found[number].line)
-    if all(None in passed for passed in lines.values()):
-        return dict.fromkeys(tests, ())
-    return {test: tuple(sorted(line for line in passed if line is not None)) for test, passed in lines.items()}
+# --- surveys --------------------------------------------------------------------------------------------------------
 
 
-# --- singles --------------------------------------------------------------------------------------------------------
-
-NOTES = (
-    "(lambda e: type('Expected', (type(e),), {"
-    "'__eq__': lambda a, b: type(e).__eq__(a, b) is True or bool(print(repr((%d, repr(e), repr(b))),"
-    " file=open(%r, 'a'))), '__hash__': type(e).__hash__})(e))(%s)"
-)
-"""An expected value that writes the line of its assertion and both values to a file if it differs from another one."""
-
-
-def find_singles(function: Function, source: Source) -> Iterator[tuple[int, tuple[TextEdit, ...]]]:
-    """Yield the line of each assertion that can be changed, and the edits after which only that one can fail."""
-    found = asserting(function, source)
-    droppable = [one for one in _find_droppable(function, found) if _is_alone(one, source)]
-    for kept in found:
-        inside = [node for node in ast.walk(kept) if node not in found]  # what `raises` waits for
-        others = [one for one in droppable if one not in inside and kept not in ast.walk(one)]
-        yield kept.lineno, tuple(edit for other in others for edit in _drop(other, source))
-
-
-def noting(function: Function, source: Source, path: str) -> Iterator[tuple[int, tuple[TextEdit, ...]]]:
-    """Yield the line of each assertion that expects a known value, and the edits of a single that writes to a file.
+def survey_ends(function: Function, source: Source, path: str) -> list[TextEdit]:
+    """Return the edits after which no assertion fails a test, and each that passes writes its line to a file.
 
     Args:
         function: The function.
         source: The file that holds it.
         path: The file of the sandbox to write to.
     """
-    statements = {statement.lineno: statement for statement in asserting(function, source)}
-    for line, edits in find_singles(function, source):
-        expected = expected_value(function, source, statements[line])
+    return _soften(function, source, path)
+
+
+def survey_values(function: Function, source: Source, path: str) -> list[TextEdit]:
+    """Return the edits of another survey, in which assertions write down what they compare with known values."""
+    edits = _soften(function, source)
+    for statement in asserting(function, source):
+        expected = expected_value(function, source, statement)
         if expected is not None:
             start, end = source.span(expected)
-            yield line, (*edits, TextEdit(start, end, NOTES % (line, path, source.text(start, end))))
+            edits.append(TextEdit(start, end, _compared(statement.lineno, source.text(start, end), path)))
+    return edits
+
+
+def _soften(function: Function, source: Source, path: str = "") -> list[TextEdit]:
+    """Put each assertion into a `try` that drops what it raises. With a path, one that passes writes its line there."""
+    found = asserting(function, source)
+    awaited = [node for kept in found for node in ast.walk(kept) if node not in found]  # what `raises` waits for
+    edits: list[TextEdit] = []
+    for one in _find_droppable(function, found):
+        if one not in awaited and _is_alone(one, source):
+            start, end = source.span(one)
+            pad = source.before(one)
+            passed = f"\n{pad} {_note(f'({one.lineno},)', path)}" if path and one in found else ""
+            edits.append(TextEdit(start, start, f"try:\n{pad} "))
+            edits.append(TextEdit(end, end, f"{passed}\n{pad}except BaseException: pass"))
+    return edits
+
+
+def _note(value: str, path: str) -> str:
+    """An expression that appends the `repr` of a value to a file, as a line, and is true."""
+    return f"(lambda f: (f.write(repr({value}) + chr(10)), f.close()))(open({path!r}, 'a'))"
+
+
+def _compared(line: int, expected: str, path: str) -> str:
+    """An expected value that appends line, itself and what it is compared with to a file, if they differ."""
+    equal = f"lambda a, b: type(e).__eq__(a, b) is True or not {_note(f'({line}, repr(e), repr(b))', path)}"
+    return (
+        f"(lambda e: type('Expected', (type(e),), {{'__eq__': {equal}, '__hash__': type(e).__hash__}})(e))({expected})"
+    )
 
 
 def _find_droppable(function: Function, found: Collection[ast.stmt]) -> Iterator[ast.stmt]:
@@ -249,10 +247,3 @@ def _find_droppable(function: Function, found: Collection[ast.stmt]) -> Iterator
 def _is_alone(statement: ast.stmt, source: Source) -> bool:
     """Whether no other statement is on the lines of a statement."""
     return not source.before(statement).strip() and not source.after(statement).lstrip().startswith(";")
-
-
-def _drop(statement: ast.stmt, source: Source) -> tuple[TextEdit, TextEdit]:
-    """The edits that put a statement into a `try` that drops what it raises."""
-    start, end = source.span(statement)
-    pad = source.before(statement)
-    return TextEdit(start, start, f"try:\n{pad} "), TextEdit(end, end, f"\n{pad}except BaseException: pass")
