@@ -83,12 +83,14 @@ class TaskFolder:
             total.update(f"{file.relative_to(top).as_posix()}\0{file.stat().st_mode & 0o111:o}\0{content}\0".encode())
         return total.hexdigest()
 
-    def _entries(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-        """Yield all files and folders below a folder; `above` are the folders on the way to it, without links."""
-        self._check(folder)
+    def _entries(self, folder: Path, above: tuple[Path, ...], place: Path | None = None) -> Iterator[Path]:
+        """Yield all files and folders below a folder; `above` are the folders on the way to it, without links.
+
+        `place` is the folder with few links on the way, which is faster to resolve.
+        """
+        resolved = self._check(folder, place)
         if not folder.is_dir():
             raise TaskError(f"{folder}: not a folder")
-        resolved = folder.resolve()
         if resolved in above:
             raise TaskError(f"{folder}: a link to a folder above it")
         if len(above) > DEEPEST:
@@ -100,15 +102,15 @@ class TaskFolder:
         for entry in entries:
             if entry.name == ".harborignore":
                 raise TaskError(f"{entry}: ignore files are not supported. Remove what it names, and the file itself")
-            self._check(entry)
+            inside = self._check(entry, resolved / entry.name)
             yield entry
-            if entry.is_dir():
-                yield from self._entries(entry, (*above, resolved))
+            if inside.is_dir():
+                yield from self._entries(entry, (*above, resolved), inside)
 
-    def _check(self, path: Path) -> None:
-        """Refuse a path that leads out of the folder or is neither file nor folder."""
+    def _check(self, path: Path, place: Path | None = None) -> Path:
+        """Return a path without links. Refuse one that leads out of the folder or is neither file nor folder."""
         try:
-            resolved = path.resolve(strict=True)
+            resolved = (place or path).resolve(strict=True)
             kind = resolved.stat().st_mode
         except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links, before Python 3.13
             raise TaskError(f"{path}: cannot be read: {error}") from None
@@ -116,6 +118,7 @@ class TaskFolder:
             raise TaskError(f"{path}: leads out of the task's folder. Copy the file into it")
         if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             raise TaskError(f"{path}: neither a file nor a folder")
+        return resolved
 
     def _read(self, file: Path, limit: int, problem: str = "") -> bytes:
         self._check(file)

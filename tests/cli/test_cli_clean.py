@@ -27,8 +27,8 @@ def test_an_unknown_backend_is_an_error_that_lists_the_known() -> None:
     assert "Did you mean 'docker'?" in str(result.exception)
 
 
-def test_a_backend_whose_sandboxes_end_with_their_client_says_so() -> None:
-    assert clean("--backend", "local").stdout == "local: nothing to clean: its sandboxes end with their client\n"
+def test_a_backend_whose_sandboxes_end_with_their_client_says_so(cli) -> None:
+    assert cli("clean", "--backend", "local").out == "local: nothing to clean: its sandboxes end with their client\n"
 
 
 def test_a_missing_engine_is_an_error_only_if_named() -> None:
@@ -42,15 +42,15 @@ def test_a_missing_engine_is_an_error_only_if_named() -> None:
     assert "the backend options `kubeconfig` and `context`" in clean("--backend", "kubernetes").stdout
 
 
-def test_backend_options_select_the_engine(tmp_path: Path) -> None:
+def test_backend_options_select_the_engine(cli, tmp_path: Path) -> None:
     pytest.importorskip("kubernetes")
     with KubernetesServer() as server:
         where = [f"kubeconfig={server.kubeconfig(tmp_path)}", "namespace=sandboxes"]
         options = [word for pair in where for word in ("--backend-option", pair)]
-        assert clean("--backend", "kubernetes", *options).stdout == "kubernetes: 0 removed\n"
+        assert cli("clean", "--backend", "kubernetes", *options).out == "kubernetes: 0 removed\n"
         assert server.paths() == ["GET /api/v1/namespaces/sandboxes/pods"]
-    assert "Did you mean 'namespace'" in clean("--backend", "kubernetes", "--backend-option", "namespce=x").stdout
+    assert "Did you mean 'namespace'" in cli("clean", "--backend", "kubernetes", "--backend-option", "namespce=x").out
     pytest.importorskip("docker")
     somewhere = clean("--backend", "docker", "--backend-option", "base_url=tcp://127.0.0.1:9")
     assert "no Docker engine answers at tcp://127.0.0.1:9" in somewhere.stdout
-    assert "needs exactly one --backend" in clean("--backend-option", "namespace=x").stderr
+    assert "needs exactly one --backend" in cli("clean", "--backend-option", "namespace=x").err

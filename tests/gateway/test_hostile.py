@@ -1,6 +1,7 @@
 """What a sandbox may send: nothing foreign reaches the server, and no request costs an episode its verdict."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -200,9 +201,20 @@ def test_no_request_costs_the_verdict_of_an_episode_sampled_by_token_ids(seed: i
     play(Session(sampler), hostile)
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[OpenAIServer, ServerSampler]]:
+    """A server and what asks it, for all examples of a test."""
+    with OpenAIServer(lambda _: ModelReply(""), model="m") as server:
+        sampler = ServerSampler(LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key, retries=0))
+        yield server, sampler
+        sampler.close()
+
+
 @given(seed=SEEDS)
-def test_no_request_costs_the_verdict_of_an_episode_on_a_server(seed: int) -> None:
-    hostile = Hostile(seed)
+def test_no_request_costs_the_verdict_of_an_episode_on_a_server(
+    shared: tuple[OpenAIServer, ServerSampler], seed: int
+) -> None:
+    (server, sampler), hostile = shared, Hostile(seed)
 
     def strict(request: dict[str, Any]) -> ModelReply:
         """Fail as servers do: on what their templates, parsers and images do not expect."""
@@ -215,8 +227,5 @@ def test_no_request_costs_the_verdict_of_an_episode_on_a_server(seed: int) -> No
         assert INSIDE + '"}}' not in json.dumps(request["messages"])
         return ModelReply(hostile.answer(), tool_calls=[("bash", hostile.answer())] * (seed % 2))
 
-    with OpenAIServer(strict, model="m") as server:
-        options = LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key, retries=0)
-        sampler = ServerSampler(options)
-        play(Session(sampler), hostile)
-        sampler.close()
+    server.reply = strict
+    play(Session(sampler), hostile)

@@ -70,7 +70,7 @@ def test_files_by_fuse(case: Case, stored_image: str) -> None:
 
 
 @pytest.mark.slow
-@sandbox_contract.parametrize(COPY, only=["limits"])
+@sandbox_contract.parametrize(COPY, only=["disk_limit", "disk_limit_of_many_files"])
 def test_files_by_copy(case: Case, stored_image: str) -> None:
     run(case, stored_image, "copy")
 
