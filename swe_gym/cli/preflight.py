@@ -14,7 +14,7 @@ from ..rollout.budget import check_price
 from ..rollout.engine import RolloutOptions
 from ..rollout.executors import EXECUTORS
 from ..rollout.plan import Plan
-from ..rollout.policies import POLICIES, make_policies
+from ..rollout.policies import POLICIES, check_policy, make_policies
 from ..sandboxes import Finding, Sandbox, SandboxSpec, default_backend, load_backend
 from ..tasks import TaskSource
 from ..trajectories.run_folder import check_servers
@@ -127,7 +127,7 @@ def check_backend(kind: type[Sandbox], specs: Sequence[SandboxSpec], executor: s
 
 
 def check_model(plan: Plan, how: RolloutOptions, folder: Path) -> Fact | None:
-    """Ask the server of the policy `llm` once. Return what it told; None for another policy.
+    """Check the policy's options, and ask the server of `llm` once. Return what it told; None for another policy.
 
     Args:
         plan: The plan.
@@ -135,10 +135,11 @@ def check_model(plan: Plan, how: RolloutOptions, folder: Path) -> Fact | None:
         folder: The run folder.
 
     Raises:
-        UsageError: The server, the key, the model or a setting is wrong; or the cost is limited and no price is known;
-            or the folder holds attempts of another server.
+        UsageError: An option of the policy, the server, the key or the model is wrong; or the cost is limited and no
+            price is known; or the folder holds attempts of another server.
     """
     if plan.policy != "llm":
+        check_policy(plan.policy, plan.policy_options)
         return None
     options = {"model": "", **plan.policy_options}
     try:

@@ -142,7 +142,8 @@ def rollout(**given: Any) -> None:
     The exit status is 1 if episodes could not be graded.
 
     A configuration file has the same fields as the overrides; the documentation lists them. Tasks with images run on
-    the backend docker, others on local, unless you name one.
+    the backend docker, others on local, unless you name one. Four episodes run at once, or with Ray as many as fit,
+    unless --workers is set.
     """
     _run(given, evaluates=False)
 
@@ -154,7 +155,7 @@ def evaluate(**given: Any) -> None:
 
     Before an episode starts, the command checks tasks, backend, images and disk, and asks the model's server once for
     the key, the model's name, its context length and tool calls. The same command resumes a stopped evaluation. The
-    exit status is 1 if episodes could not be graded.
+    exit status is 1 if episodes could not be graded. Defaults are those of `swe-gym rollout`, except for the policy.
     """
     _run(given, evaluates=True)
 

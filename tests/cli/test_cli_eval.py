@@ -195,6 +195,12 @@ def test_other_policies_are_evaluated_without_a_server(cli, tmp_path: Path) -> N
     result = cli("eval", "toy:1", "policy.name=gold")
     assert "100.0% (1 of 1), 20.7% to 100.0% (95 % Wilson interval)" in result.out
     assert (tmp_path / "runs" / "toy-gold" / "predictions.jsonl").exists()
+    results = json.loads((tmp_path / "runs" / "toy-gold" / "results.json").read_text())
+    for command in ("eval", "rollout"):  # both play the same run, and print the same results
+        again = cli(command, "toy:1", "--policy", "gold", "--json")
+        (found,) = json.loads(again.out)["runs"]
+        assert (found.pop("folder"), found) == ("runs/toy-gold", results)
+        assert "Nothing to run" in again.err
 
 
 def test_public_prices_are_known_by_host_and_model() -> None:

@@ -33,6 +33,7 @@ COMMAND_MISTAKES: list[tuple[str, str]] = [
     ("rollout toy policy=god", "unknown policy 'god'. Did you mean 'gold'?"),
     ("rollout toy env.bakend=docker", "unknown argument of SweEnv 'bakend'. Did you mean 'backend'?"),
     ("rollout toy runs.retries=0", "unknown field of the configuration 'runs'. Did you mean 'run'?"),
+    ("rollout toy -p gold --model m --check", "unknown option of policy 'gold': 'model'"),
     ("rollout toy --seed 3", "no option --seed: write seed=VALUE"),
     ("export tasks.jsonl out.jsonl --to sftt", "unknown export format 'sftt'. Did you mean 'sft'?"),
     # values

@@ -41,6 +41,7 @@ __all__ = [
     "ScriptedPolicy",
     "ServerFacts",
     "action_of",
+    "check_policy",
     "check_server",
     "is_native",
     "make_players",
@@ -83,24 +84,33 @@ def make_policies(name: str, options: JsonMapping | None = None) -> PolicyFactor
         UsageError: The policy or an option is unknown, or a required option is missing.
         MissingDependency: The policy needs an extra that is not installed.
     """
+    kind, given = POLICIES.load(name), dict(options or {})
+    per_episode = check_policy(name, given)
+    if factory := getattr(kind, "factory", None):
+        return _shared(name, factory, given)
+    return _Separate(kind, given, per_episode)
+
+
+def check_policy(name: str, options: JsonMapping) -> list[str]:
+    """Check the names of a policy's options; nothing is made. Return the arguments that each episode sets.
+
+    Raises:
+        UsageError, MissingDependency: See `make_policies`.
+    """
     kind = POLICIES.load(name)
-    factory = getattr(kind, "factory", None)
-    make = factory or kind
-    given = dict(options or {})
+    make = getattr(kind, "factory", None) or kind
     parameters = inspect.signature(make).parameters
     per_episode = [one for one in _PER_EPISODE if make is kind and one in parameters]
     variadic = {name for name, one in parameters.items() if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     wanted = [parameter for parameter in parameters if parameter not in {*per_episode, *variadic}]
-    for option in given:
+    for option in options:
         if option not in wanted and not takes_any:
             raise unknown_name(f"option of policy {name!r}:", option, wanted)
-    missing = [one for one in wanted if parameters[one].default is inspect.Parameter.empty and one not in given]
+    missing = [one for one in wanted if parameters[one].default is inspect.Parameter.empty and one not in options]
     if missing:
         raise UsageError(f"policy {name!r} needs the option {missing[0]!r}")
-    if factory:
-        return _shared(name, factory, given)
-    return _Separate(kind, given, per_episode)
+    return per_episode
 
 
 def make_players(
