@@ -21,8 +21,7 @@ from ..gateway import Renderer
 from ..gateway.agents import Agent, make_agent
 from ..rollout.attempt import EpisodeJob
 from ..rollout.executors import open_executor
-from ..rollout.hosted import HostedPolicy
-from ..rollout.policy import Player, Policy
+from ..rollout.policy import HostedPolicy, Player, Policy
 from ..rollout.pool import CLOSE_TIMEOUT, DriverLink, EpisodePool
 from ..rollout.progress import Failure
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy

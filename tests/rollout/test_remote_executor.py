@@ -11,12 +11,13 @@ from node_parts import LocalCluster, wait_for
 
 from swe_gym.curation.validation import validate
 from swe_gym.errors import PolicyError, SandboxLost, UsageError
+from swe_gym.remote import NodeLost
 from swe_gym.rollout.engine import RolloutOptions, rollout
-from swe_gym.rollout.executors import open_executor, remote
-from swe_gym.rollout.executors.remote import RemoteExecutor
+from swe_gym.rollout.executors import nodes, open_executor
+from swe_gym.rollout.executors.nodes import RemoteExecutor
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policy import PolicyReport
-from swe_gym.rollout.pool import DriverLink, EpisodePool, Job, NodeLost
+from swe_gym.rollout.pool import DriverLink, EpisodePool, Job
 from swe_gym.tasks import load_source
 from swe_gym.trajectories.run_folder import FAILED
 from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Usage
@@ -114,7 +115,7 @@ def test_results_answers_and_errors_travel() -> None:
     assert lost.reason == "oom"
     assert "Unpicklable: odd" in str(jobs["raise odd"].error)
     assert cluster.closed
-    assert all(node.gone.is_set() for nodes in cluster.opened.values() for node in nodes)
+    assert all(link.gone.is_set() for links in cluster.opened.values() for link in links)
 
 
 def test_a_node_runs_as_many_jobs_as_it_has_room_for(gates: Callable[[str], threading.Event]) -> None:
@@ -148,7 +149,7 @@ def test_jobs_of_a_lost_node_are_retried_and_its_late_results_ignored(gates: Cal
 def test_a_job_that_kills_its_nodes_uses_up_its_own_retries_only(
     gates: Callable[[str], threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "MAX_DELAY", 0.0)
+    monkeypatch.setattr(nodes, "MAX_DELAY", 0.0)
     cluster = LocalCluster(a=4)
     ended: list[tuple[str, int]] = []
     gates("g"), gates("killer")
@@ -181,13 +182,13 @@ def test_a_node_that_is_cut_off_ends_its_jobs_itself(gates: Callable[[str], thre
         jobs = pool.run(["wait never"])
         threading.Thread(
             target=lambda: (
-                wait_for(lambda: pool.running and cluster.opened["a"][0].host._running),
+                wait_for(lambda: pool.running and cluster.opened["a"][0].jobs._running),
                 cluster.opened["a"][0].cut.set(),
             )
         ).start()
         assert next(jobs).lost is not None
         assert cluster.opened["a"][0].closed.wait(20)
-        assert not cluster.opened["a"][0].host._running
+        assert not cluster.opened["a"][0].jobs._running
 
 
 def test_a_cluster_is_asked_to_grow_for_the_jobs_that_find_no_room(gates: Callable[[str], threading.Event]) -> None:

@@ -13,7 +13,7 @@ __all__ = ["EXECUTORS", "named_variables", "open_executor"]
 
 EXECUTORS = Registry[Callable[..., Executor]](
     "executor",
-    {"threads": "swe_gym.rollout.pool:Threads", "ray": "swe_gym.rollout.executors.ray:ray_executor [ray]"},
+    {"threads": "swe_gym.rollout.pool:Threads", "ray": "swe_gym.rollout.executors.ray_nodes:ray_executor [ray]"},
     group="swe_gym.executors",
 )
 """Name -> class or function whose arguments are the executor's options."""
