@@ -74,7 +74,7 @@ BackendOptions = Annotated[
 ]
 Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")]
 
-EXECUTOR_HELP = "Where episodes run: threads, ray or module:Class (default: threads)."
+EXECUTOR_HELP = "Where episodes run: threads, process, ray or module:Class (default: threads)."
 ExecutorName = Annotated[str | None, typer.Option("--executor", help=EXECUTOR_HELP)]
 RayAddress = Annotated[
     str | None,

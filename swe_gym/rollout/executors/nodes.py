@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import math
 import pickle
 import threading
 import time
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 from ...errors import UsageError, portable
-from ...remote import HostLink, NodeLost, ask
+from ...remote import START_TIMEOUT, HostLink, NodeLost, ProcessLauncher, ask
 from ..pool import CLOSE_TIMEOUT, AnyJob, Job
 from .jobs import Ended, Events, HostAnswer, JobHost, Question
 
@@ -374,3 +375,48 @@ class RemoteExecutor:
             self._losses.pop(job.key, None)
             running.ended(job)
             self._assign()
+
+
+class ProcessCluster:
+    """Processes of this machine as nodes.
+
+    Args:
+        processes: Number of processes.
+        room: Number of jobs that each may run at once.
+    """
+
+    def __init__(self, processes: int, room: int) -> None:
+        self._names = [f"process-{number}" for number in range(processes)]
+        self._room = room
+        self._launcher = ProcessLauncher()
+
+    def nodes(self) -> Collection[str]:
+        """Return the names of all processes."""
+        return self._names
+
+    def open(self, node: str) -> HostNode:  # noqa: ARG002  they are all alike
+        """Start a process."""
+        return HostNode(self._launcher.open(PROGRAM), self._room)
+
+    def demand(self, jobs: int) -> str:  # noqa: ARG002  there will be no more
+        """Return nothing: a process lacks nothing."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing: the executor has ended the processes."""
+
+
+def process_executor(workers: float, *, processes: int | None = None) -> RemoteExecutor:
+    """Return an executor on worker processes of this machine.
+
+    Args:
+        workers: Jobs that run at once. The processes share them.
+        processes: Number of processes; None for one per core, but not more than `workers`.
+
+    Raises:
+        UsageError: The number is invalid.
+    """
+    if processes is not None and processes < 1:
+        raise UsageError(f"processes must be at least 1, not {processes}")
+    count = int(min(processes or ProcessLauncher().places, workers))
+    return RemoteExecutor(ProcessCluster(count, math.ceil(workers / count)), patience=START_TIMEOUT)
