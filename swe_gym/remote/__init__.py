@@ -1,4 +1,4 @@
-"""Programs elsewhere: links to worker processes and to Ray actors, and the hosts at their other end."""
+"""Programs in other processes: worker processes and Ray actors, and the links to them."""
 
 from typing import TYPE_CHECKING
 

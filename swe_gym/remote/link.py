@@ -1,7 +1,4 @@
-"""Both ends of a link: `ask` sends a request to a program elsewhere, `Host` answers it there.
-
-A program is an object. A request names a method, and the reply is what the method returned or raised.
-"""
+"""Both ends of a link: `ask` calls a method of a program elsewhere, and a `Host` there runs the program."""
 
 import contextlib
 import importlib
@@ -37,11 +34,11 @@ class NodeLost(SweGymError):
 
 
 class HostLink(Protocol):
-    """The connection to a program that has been started.
+    """The connection to a program in another process.
 
     Attributes:
-        name: Kind of process, for messages.
-        patience: Seconds in which the first request must be answered.
+        name: Name of the process, for messages.
+        patience: Seconds that the first reply may take: the process starts meanwhile.
     """
 
     name: str
@@ -71,7 +68,7 @@ class Launcher(Protocol):
 
     @property
     def places(self) -> int:
-        """How many programs use all cores or all nodes."""
+        """The number of programs that use every core, or every node."""
         ...
 
     def open(self, program: str) -> HostLink:
@@ -87,22 +84,22 @@ class MethodCall(NamedTuple):
     """A call of a method.
 
     Attributes:
-        verb: Name of the method.
+        method: Name of the method.
         args: Arguments.
         max_bytes: Size of the largest reply in bytes.
     """
 
-    verb: str
+    method: str
     args: tuple[object, ...]
     max_bytes: float
 
 
-def ask(link: HostLink, verb: str, *args: object, timeout: float | None = None, max_bytes: float = math.inf) -> Any:
+def ask(link: HostLink, method: str, *args: object, timeout: float | None = None, max_bytes: float = math.inf) -> Any:
     """Call a method of a program, and return its result.
 
     Args:
         link: The link to the program.
-        verb: Name of the method.
+        method: Name of the method.
         *args: Its arguments.
         timeout: Seconds to wait. None: until the program ends.
         max_bytes: Size of the largest request and the largest reply in bytes.
@@ -113,7 +110,7 @@ def ask(link: HostLink, verb: str, *args: object, timeout: float | None = None, 
         UsageError: The arguments or the result cannot be sent.
         Exception: The error of the method.
     """
-    data = _pack(MethodCall(verb, args, max_bytes), f"an argument of {verb!r}", max_bytes)
+    data = _pack(MethodCall(method, args, max_bytes), f"an argument of {method!r}", max_bytes)
     value, error = pickle.loads(link.ask(data, timeout))
     if error is not None:
         raise error
@@ -131,13 +128,13 @@ def _pack(value: object, what: str, max_bytes: float) -> bytes:
 
 
 class Program(Protocol):
-    """What a host runs. Its other methods are called by requests, one after the other, and return at once.
+    """An object whose other methods are called over a link, one after the other.
 
-    A method that takes time returns a future. The reply is then the future's result.
+    A method that takes time returns a future: its result is the reply, and the next call need not wait for it.
     """
 
     def end(self) -> None:
-        """Free all resources, within `END_TIMEOUT` seconds. Called once, before the process ends."""
+        """Free all resources, within `END_TIMEOUT` seconds. The process ends next."""
         ...
 
 
@@ -149,12 +146,12 @@ def load_program(name: str) -> Program:
 
 
 class Host:
-    """Runs a program for a driver elsewhere. A driver that is gone ends it.
+    """Runs a program for a driver elsewhere, and ends it once the driver is gone.
 
     Args:
         program: The program.
-        lease: Seconds without a request after which the driver is gone. None: it may be silent for any time.
-        leave: Called once the program has ended. By default it ends the process.
+        lease: Seconds without a request after which the driver counts as gone. None: it may be silent for any time.
+        leave: Called when the program has ended. By default it ends the process.
     """
 
     def __init__(
@@ -166,21 +163,21 @@ class Host:
             self.end_when(lambda: time.monotonic() > self._heard + lease, lease / 20)
 
     def handle(self, data: bytes, reply: Callable[[bytes], object]) -> None:
-        """Start on a request. `reply` is called once, from any thread."""
+        """Call the method that a request names. `reply` is called once, from any thread."""
         self._heard = time.monotonic()
         try:
-            request: MethodCall = pickle.loads(data)
-            result = getattr(self._program, request.verb)(*request.args)
+            call: MethodCall = pickle.loads(data)
+            result = getattr(self._program, call.method)(*call.args)
         except BaseException as error:  # noqa: BLE001  the driver raises it
             reply(pickle.dumps((None, portable(error))))
             return
         if isinstance(result, Future):
-            result.add_done_callback(lambda done: reply(_pack_result(request, done.result)))
+            result.add_done_callback(lambda done: reply(_pack_result(call, done.result)))
         else:
-            reply(_pack_result(request, lambda: result))
+            reply(_pack_result(call, lambda: result))
 
     def end_when(self, is_gone: Callable[[], bool], every: float) -> None:
-        """Ask every so many seconds whether the driver is gone, and then end."""
+        """End once `is_gone` returns True. It is called every so many seconds."""
 
         def watch() -> None:
             pause = threading.Event()
@@ -197,8 +194,8 @@ class Host:
         self._leave()
 
 
-def _pack_result(request: MethodCall, result: Callable[[], object]) -> bytes:
+def _pack_result(call: MethodCall, result: Callable[[], object]) -> bytes:
     try:
-        return _pack((result(), None), f"the result of {request.verb!r}", request.max_bytes)
+        return _pack((result(), None), f"the result of {call.method!r}", call.max_bytes)
     except BaseException as error:  # noqa: BLE001  the driver raises it
         return pickle.dumps((None, portable(error)))

@@ -1,6 +1,6 @@
 """Links to worker processes.
 
-Each is a fresh interpreter, never a fork. It ends when its link does: at `close`, and at any death of the parent.
+Each is a fresh interpreter, never a fork. It ends when its link is closed, and when the parent dies, however it dies.
 """
 
 import contextlib

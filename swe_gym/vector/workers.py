@@ -1,6 +1,6 @@
 """The workers of a vector environment: each makes and runs its share of the environments.
 
-A worker is the program of a process or of a Ray actor. Its methods answer the requests of this process.
+`Worker` is the program in a process or a Ray actor. `WorkerHandle` and `WorkerEnv` call it from this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..registry import Registry, parameters_of
 from ..remote import END_TIMEOUT, HostLink, Launcher, NodeLost, ask
 from ..sandboxes import WarmPool
 from ..spaces import AnyEnv, Info, ResetResult, StepResult
-from ..threads import in_thread
+from ..threads import SerialThread, in_thread
 from ..types import JsonMapping
 from .slot import CallFailed, ProxyEnv, call_env, cut_env, make_all, make_pool, prepare_next
 
@@ -36,7 +36,7 @@ LAUNCHERS = Registry[Callable[..., Launcher]](
     },
     group="swe_gym.vector_executors",
 )
-"""Executor -> what starts its workers."""
+"""Executor -> launcher of its workers."""
 
 
 class Facts(NamedTuple):
@@ -56,7 +56,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._envs: list[AnyEnv] = []
-        self._threads: list[ThreadPoolExecutor] = []
+        self._threads: list[SerialThread] = []
         self._pool: WarmPool | None = None
 
     def make(self, makers: bytes, warm: int) -> Future[list[Facts]]:
@@ -65,7 +65,7 @@ class Worker:
         def make() -> list[Facts]:
             self._envs = make_all(pickle.loads(makers).fn)
             self._pool = make_pool(self._envs, warm)
-            self._threads = [ThreadPoolExecutor(1) for _ in self._envs]
+            self._threads = [SerialThread(f"env-{index}") for index in range(len(self._envs))]
             return [Facts(env.observation_space, env.action_space, env.metadata, env.render_mode) for env in self._envs]
 
         return in_thread(make, "make")
@@ -130,7 +130,7 @@ def pack_makers(makers: Sequence[Callable[[], AnyEnv]]) -> bytes:
         raise UsageError(f"env_fns cannot be sent to a worker process: {error}") from error
 
 
-def _ask(link: HostLink, verb: str, *args: object, timeout: float | None = None) -> Any:
+def _ask(link: HostLink, method: str, *args: object, timeout: float | None = None) -> Any:
     """Call a method of a worker.
 
     Raises:
@@ -138,7 +138,7 @@ def _ask(link: HostLink, verb: str, *args: object, timeout: float | None = None)
         Exception: As in `ask`.
     """
     try:
-        return ask(link, verb, *args, timeout=timeout, max_bytes=MAX_BYTES)
+        return ask(link, method, *args, timeout=timeout, max_bytes=MAX_BYTES)
     except NodeLost as error:
         raise SandboxLost(str(error), reason="killed") from error
 
@@ -265,8 +265,8 @@ class WorkerEnv(ProxyEnv):
         finally:
             self._worker.release()
 
-    def _ask(self, verb: str, *args: object, timeout: float | None = None) -> Any:
-        return _ask(self._link, verb, self._index, *args, timeout=timeout)
+    def _ask(self, method: str, *args: object, timeout: float | None = None) -> Any:
+        return _ask(self._link, method, self._index, *args, timeout=timeout)
 
 
 def start_workers(

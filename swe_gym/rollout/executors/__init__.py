@@ -23,7 +23,7 @@ EXECUTORS = Registry[Callable[..., Executor]](
 """Name -> class or function whose arguments are the executor's options."""
 
 ON_THIS_MACHINE = ("threads", "process")
-"""Executors whose jobs use the sandboxes of this machine."""
+"""Executors that run jobs on this machine."""
 
 OF_KEYS = ("api_key_env", "api_key_variable")
 """Options that name the environment variable of a key."""

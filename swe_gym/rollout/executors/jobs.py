@@ -1,4 +1,4 @@
-"""`JobHost`: the program that runs jobs on a node, for the executor of a driver elsewhere."""
+"""`JobHost`: the program that runs jobs on a node, for an executor elsewhere."""
 
 import dataclasses
 import pickle
@@ -6,11 +6,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from ...errors import PolicyError, portable
 from ...logs import log_as
+from ...threads import SerialThread
 from ..pool import CLOSE_TIMEOUT, Job, Work
 
 
@@ -70,7 +71,7 @@ class _HostedJob:
 
 
 class JobHost:
-    """Runs jobs for a driver, each in a thread of its own. A job has the number that the driver gave it."""
+    """Runs jobs for a driver, each in a thread of its own. The driver numbers them."""
 
     def __init__(self) -> None:
         self._running: dict[int, _HostedJob] = {}
@@ -78,7 +79,7 @@ class JobHost:
         self._events: list[tuple[int, object]] = []
         self._urgent = False
         self._changed = threading.Condition()
-        self._polling = ThreadPoolExecutor(1, thread_name_prefix="poll")
+        self._polling = SerialThread("poll")
 
     def start(self, ident: int, work: bytes) -> None:
         """Start a job, given its pickled `Work`."""

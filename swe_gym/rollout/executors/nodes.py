@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...errors import UsageError, portable
 from ...remote import START_TIMEOUT, HostLink, NodeLost, ProcessLauncher, ask
+from ...threads import SerialThread
 from ..pool import CLOSE_TIMEOUT, AnyJob, Job
 from .jobs import Ended, Events, HostAnswer, JobHost, Question
 
@@ -98,12 +99,12 @@ class _RemoteJob:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Open:
-    """A node with a host. Its sender sends one message after the other."""
+    """A node with a host. Its sender makes one call after the other."""
 
     name: str
     node: HostNode
     running: dict[int, _RemoteJob] = dataclasses.field(default_factory=dict)
-    sender: ThreadPoolExecutor = dataclasses.field(default_factory=lambda: ThreadPoolExecutor(1))
+    sender: SerialThread = dataclasses.field(default_factory=lambda: SerialThread("send"))
 
     @property
     def free(self) -> int:
@@ -293,7 +294,7 @@ class RemoteExecutor:
         finally:
             with self._lock:
                 self._open.pop(one.name, None)
-            one.sender.shutdown(wait=False, cancel_futures=True)
+            one.sender.close()
 
     def _poll(self, link: HostLink, seconds: float, timeout: float) -> Events:
         try:
@@ -302,12 +303,12 @@ class RemoteExecutor:
         except TimeoutError as error:
             raise NodeLost(str(error), reason=type(error).__name__) from error
 
-    def _send(self, one: _Open, verb: str, ident: int, value: object) -> None:
-        """Send a message about a job without waiting. If that fails, the next poll does too."""
+    def _send(self, one: _Open, method: str, ident: int, value: object) -> None:
+        """Call a method of the host for a job, without waiting. If the call fails, the next poll fails too."""
 
         def send() -> None:
             try:
-                ask(one.node.link, verb, ident, value, timeout=self._lease)
+                ask(one.node.link, method, ident, value, timeout=self._lease)
             except (NodeLost, TimeoutError):
                 one.node.link.close()
 
@@ -398,12 +399,12 @@ class ProcessCluster:
         """Start a process."""
         return HostNode(self._launcher.open(PROGRAM), self._room)
 
-    def demand(self, jobs: int) -> str:  # noqa: ARG002  there will be no more
-        """Return nothing: a process lacks nothing."""
+    def demand(self, jobs: int) -> str:  # noqa: ARG002  it cannot grow
+        """Return an empty text: the number of processes is fixed."""
         return ""
 
     def close(self) -> None:
-        """Do nothing: the executor has ended the processes."""
+        """Do nothing: the executor has ended every process."""
 
 
 def process_executor(workers: float, *, processes: int | None = None) -> RemoteExecutor:
