@@ -18,6 +18,7 @@ LAYERS = {
     "swe_gym.tasks": 1,
     "swe_gym.sandboxes": 1,
     "swe_gym.trajectories": 1,
+    "swe_gym.remote": 1,
     "swe_gym.tools": 2,
     "swe_gym.grading": 2,
     "swe_gym.envs": 3,

@@ -72,7 +72,7 @@ Check = Annotated[bool, typer.Option("--check", help="Check everything and exit.
 
 ExecutorName = Annotated[
     str | None,
-    typer.Option("--executor", help="Where episodes run: threads, ray or module:Class (default: threads)."),
+    typer.Option("--executor", help="Where episodes run: threads, process, ray or module:Class (default: threads)."),
 ]
 RayAddress = Annotated[
     str | None,

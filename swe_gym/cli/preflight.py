@@ -12,7 +12,7 @@ from ..gateway import kit_bytes
 from ..gateway.agents import make_agent
 from ..rollout.budget import check_price
 from ..rollout.engine import RolloutOptions
-from ..rollout.executors import EXECUTORS
+from ..rollout.executors import EXECUTORS, ON_THIS_MACHINE
 from ..rollout.plan import Plan
 from ..rollout.policies import POLICIES, check_policy, make_policies
 from ..sandboxes import Finding, Sandbox, SandboxSpec, default_backend, load_backend
@@ -114,7 +114,7 @@ def check_backend(kind: type[Sandbox], specs: Sequence[SandboxSpec], executor: s
     Raises:
         UsageError, SandboxStartError: See `check_sandboxes`.
     """
-    if not specs or (kind.on_this_machine and executor != "threads"):
+    if not specs or (kind.on_this_machine and executor not in ON_THIS_MACHINE):
         return []
     try:
         findings = kind.check(specs)
@@ -205,7 +205,7 @@ def start_agent(plan: Plan, executor: str) -> None:
         UsageError: It ended before it asked its model.
         SandboxError: The sandbox did not start, or was lost.
     """
-    if plan.agent_options and plan.tasks and executor == "threads":
+    if plan.agent_options and plan.tasks and executor in ON_THIS_MACHINE:
         from ..gateway import rehearse  # the extra "agents"
 
         with closing(plan.make_env()) as env:

@@ -60,7 +60,8 @@ def validate(
         date: Date for the records. The caller gives it, so that a run can be repeated exactly.
         counter: Which tests that must keep passing get a counter-test too: "few" or "all".
         on_record: Callback for each record, old ones first. It runs in this thread.
-        executor: Where tasks are validated: "threads" of this process, "ray", or "module:Class".
+        executor: Where tasks are validated: "threads" of this process, worker processes ("process"), "ray", or
+            "module:Class".
         executor_options: Options of the executor.
 
     Returns:
@@ -84,7 +85,7 @@ def validate(
 
     for name in filter(known.__contains__, names):
         add(known[name])
-    with open_executor(executor, executor_options, sandbox_options) as place:
+    with open_executor(executor, executor_options, sandbox_options, workers=workers) as place:
         for result in _validate_tasks(settings, [name for name in names if name not in known], workers, place):
             if record:
                 append_lines(record, json.dumps(result.model_dump(mode="json")))

@@ -18,11 +18,20 @@ from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn,
 from ..types import JsonObject, Verdict
 from .budget import RolloutBudget
 from .episode import make_episode
-from .hosted import HostedPolicy, answer_for
 from .losses import charge, lost_by_policy, lost_in_a_call
 from .plan import Plan, public
 from .policies import make_players
-from .policy import EpisodeSettings, Phase, Player, Policy, PolicyFactory, ReportingPolicy, RunningEpisode
+from .policy import (
+    EpisodeSettings,
+    HostedPolicy,
+    Phase,
+    Player,
+    Policy,
+    PolicyFactory,
+    ReportingPolicy,
+    RunningEpisode,
+    answer_for,
+)
 from .pool import DriverLink, Job, Key
 from .progress import Failure
 

@@ -24,7 +24,7 @@ from ..trajectories.trajectory import ModelServer, Trajectory, Usage
 from ..types import Frozen, JsonObject
 from .attempt import Try, now
 from .budget import RolloutBudget, check_price
-from .executors import open_executor
+from .executors import ON_THIS_MACHINE, open_executor
 from .plan import Plan, hash_config, public
 from .policies import make_players
 from .policy import AsksServer, PolicyFactory
@@ -39,7 +39,7 @@ GRADING_ALLOWANCE = 1800.0
 
 
 WORKERS = 4
-"""Default number of threads."""
+"""Default number of episodes that run at once on this machine."""
 
 
 class RolloutStopped(SweGymError):
@@ -50,8 +50,8 @@ class RolloutOptions(Frozen):
     """How a plan is run. These options do not change the episodes themselves.
 
     Attributes:
-        workers: Number of episodes that run at once. None: 4 in threads, else as many as the nodes have room for.
-        executor: Where episodes run: "threads" of this process, "ray", or "module:Class".
+        workers: Number of episodes that run at once. None: 4 on this machine, else as many as the nodes have room for.
+        executor: Where episodes run: "threads" of this process, worker processes ("process"), "ray", or "module:Class".
         executor_options: Options of the executor, such as `address` of a Ray cluster.
         retries: Further tries at an episode whose infrastructure failed.
         budget: Budget of the whole run: failed tries, running episodes and earlier processes count. `seconds` counts
@@ -79,7 +79,7 @@ class RolloutOptions(Frozen):
     @property
     def most(self) -> float:
         """Largest number of episodes that run at once."""
-        return self.workers or (WORKERS if self.executor == "threads" else math.inf)
+        return self.workers or (WORKERS if self.executor in ON_THIS_MACHINE else math.inf)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def rollout(
             else None
         )
         where = _executor_options(options, config)
-        executor = stack.enter_context(open_executor(options.executor, where, config))
+        executor = stack.enter_context(open_executor(options.executor, where, config, workers=options.most))
         how = _How(executor, warm, server, hosted=policies is not None)
         return _Engine(plan, run_folder, factory, options, on_progress, how).run()
 
@@ -205,7 +205,7 @@ def _executor_options(options: RolloutOptions, config: JsonObject) -> JsonObject
 
 def _check_options(options: RolloutOptions, config: JsonObject) -> None:
     if options.warm and options.executor != "threads":
-        raise UsageError(f"warm={options.warm} needs executor='threads': sandboxes start on the nodes, not here")
+        raise UsageError(f"warm={options.warm} needs executor='threads': sandboxes start where episodes run")
     if options.wall_clock is not None and options.wall_clock <= _time_limit(config):
         raise UsageError(
             f"wall_clock={options.wall_clock:g} would cancel episodes before their time limit of "

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from ..errors import SweGymError
 from ..logs import log_as
+from ..remote import NodeLost
 
 logger = logging.getLogger(__name__)
 
@@ -28,19 +28,6 @@ CLOSE_TIMEOUT = 10.0
 """Seconds that the sandboxes of cancelled jobs have to close when the pool exits."""
 
 Key = TypeVar("Key", bound=Hashable)
-
-
-class NodeLost(SweGymError):
-    """The node that ran a job is gone, or did not answer in time. The job may run again on another node.
-
-    Attributes:
-        reason: Name of the cause, such as "ActorDiedError".
-        blamed: Whether the job may be the cause. Otherwise the try does not use up one of its retries.
-    """
-
-    def __init__(self, message: str, *, reason: str, blamed: bool = False) -> None:
-        super().__init__(message)
-        self.reason, self.blamed = reason, blamed
 
 
 class DriverLink(Protocol):

@@ -21,8 +21,7 @@ from ..gateway import Renderer
 from ..gateway.agents import Agent, make_agent
 from ..rollout.attempt import EpisodeJob
 from ..rollout.executors import open_executor
-from ..rollout.hosted import HostedPolicy
-from ..rollout.policy import Player, Policy
+from ..rollout.policy import HostedPolicy, Player, Policy
 from ..rollout.pool import CLOSE_TIMEOUT, DriverLink, EpisodePool
 from ..rollout.progress import Failure
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
@@ -171,7 +170,9 @@ class Collector:
         self._renderer = Renderer(template, generation.tool_call_style) if config.agent else None
         self._first = make_env(config, options)  # holds the source, so that it is read once
         self._open = contextlib.ExitStack()
-        self._executor = self._open.enter_context(open_executor(config.executor, config.executor_options, options))
+        self._executor = self._open.enter_context(
+            open_executor(config.executor, config.executor_options, options, workers=config.workers)
+        )
         self.task_ids: Sequence[str] = _swe_env(self._first).source.ids()
         self.workers = config.workers
         self._pool: EpisodePool[int, TrainEpisodeJob] | None = None

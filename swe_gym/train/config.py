@@ -109,7 +109,8 @@ class EnvConfig(Frozen):
         agent: Agent that plays with its own prompts and tools, such as "mini". Empty: the model calls the tools itself.
         agent_options: Options of the agent.
         workers: Number of episodes that run at once.
-        executor: Where episodes run: "threads" of this process, "ray", or "module:Class". The generator stays here.
+        executor: Where episodes run: "threads" of this process, worker processes ("process"), "ray", or
+            "module:Class". The generator stays here.
         executor_options: Options of the executor, such as `address` of a Ray cluster.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import copy
 import dataclasses
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
+import gymnasium
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.utils import create_zero_array
 
@@ -19,7 +21,6 @@ from ..errors import SandboxClosed, SweGymError, UsageError
 from ..sandboxes import WarmPool
 from ..spaces import AnyEnv, Info, ResetResult
 from .tickets import Ticket, Tickets
-from .workers import WorkerEnv
 
 FAILED = {"outcome": "infra_failed", "reward_valid": False}
 """Info of a failed slot, with the keys of `SweEnv`."""
@@ -93,7 +94,6 @@ class EnvSlot:
         self.closing_error: Exception | None = None
         self._mode = mode
         self._tickets = tickets
-        self._tool_env = env.unwrapped if isinstance(env.unwrapped, ToolEnv | WorkerEnv) else None
         self._pool = pool
         self._thread = threading.Thread(target=self._serve, name=f"slot-{index}", daemon=True)
         self._thread.start()
@@ -115,7 +115,7 @@ class EnvSlot:
         row = self._advance(action)
         self.over = row.terminated or row.truncated
         if self.over:
-            self._prepare_next()
+            prepare_next(self.env, self._pool)
         return self._restart(row) if self.over and self._mode == AutoresetMode.SAME_STEP else row
 
     def call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -144,7 +144,7 @@ class EnvSlot:
             self.unborn = True
             self.observation = self._nothing()
             return self._fail(error)
-        self._prepare_next()
+        prepare_next(self.env, self._pool)
         return SlotAnswer(self.observation, info, episode=self.episode)
 
     def _restart(self, last: SlotAnswer) -> SlotAnswer:
@@ -173,12 +173,6 @@ class EnvSlot:
         except Exception:  # noqa: BLE001  Gymnasium has no zero for this space; batches are plain tuples
             return None
 
-    def _prepare_next(self) -> None:
-        """Start the next sandbox ahead of time. Called at the start of an episode and at its end."""
-        if self._pool is not None:
-            with contextlib.suppress(SweGymError):  # the next reset reports a broken task
-                self.env.get_wrapper_attr("prepare_next")(self._pool)
-
     # --- the thread -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
@@ -198,10 +192,7 @@ class EnvSlot:
 
     def cut(self) -> None:
         """Cancel the running call, if the environment can be closed from any thread."""
-        if isinstance(self._tool_env, WorkerEnv):
-            self._tool_env.cut()
-        elif self._tool_env is not None:
-            self._tool_env.close()
+        cut_env(self.env)
 
     def closed_row(self) -> SlotAnswer:
         """Return the answer to a request that was cancelled by `close`."""
@@ -220,10 +211,30 @@ class CallFailed:
     error: BaseException
 
 
+class ProxyEnv(gymnasium.Env[Any, Any], abc.ABC):
+    """An environment that is in another process."""
+
+    @abc.abstractmethod
+    def call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Call a method of the environment or read an attribute. The result is a copy."""
+
+    @abc.abstractmethod
+    def cut(self) -> None:
+        """Cancel the running call, if the environment can be closed from any thread."""
+
+
+def cut_env(env: AnyEnv) -> None:
+    """Cancel the running call, if the environment can be closed from any thread."""
+    if isinstance(env.unwrapped, ProxyEnv):
+        env.unwrapped.cut()
+    elif isinstance(env.unwrapped, ToolEnv):
+        env.unwrapped.close()
+
+
 def call_env(env: AnyEnv, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Call a method of an environment or read an attribute. Errors are returned as `CallFailed`."""
     try:
-        if isinstance(env, WorkerEnv):
+        if isinstance(env, ProxyEnv):
             return env.call(name, args, kwargs)
         value = env.get_wrapper_attr(name)
         with _rendering if name == "render" else contextlib.nullcontext():
@@ -271,6 +282,13 @@ def make_pool(envs: Sequence[AnyEnv], warm: int) -> WarmPool | None:
     if "" in backends or len(backends) > 1:
         raise UsageError("warm needs SweEnvs that are all on one backend: leave it out")
     return WarmPool(backends.pop(), ready=warm, starting=min(warm, 16))
+
+
+def prepare_next(env: AnyEnv, pool: WarmPool | None) -> None:
+    """Start the next sandbox of an environment ahead of time, at the start of an episode and at its end."""
+    if pool is not None:
+        with contextlib.suppress(SweGymError):  # the next reset reports a broken task
+            env.get_wrapper_attr("prepare_next")(pool)
 
 
 def _describe(error: BaseException | None) -> str:

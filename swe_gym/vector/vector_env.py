@@ -30,7 +30,7 @@ from .spaces import (
     split_actions,
 )
 from .tickets import Requests, ResultsNotReady, Ticket, Tickets
-from .workers import CHANNELS, WorkerHandle, close_workers, start_workers
+from .workers import LAUNCHERS, WorkerHandle, close_workers, start_workers
 
 Batch = tuple[Any, Array, Array, Array, Info]
 """Observations, rewards (float64), terminations (bool), truncations (bool), infos."""
@@ -38,7 +38,7 @@ Batch = tuple[Any, Array, Array, Array, Info]
 Seeds = int | Sequence[int | None] | None
 
 
-EXECUTORS = ("threads", *CHANNELS)
+EXECUTORS = ("threads", *LAUNCHERS)
 """Where environments run."""
 
 OWN = ("autoreset_mode", "warm", "executor", "processes", "executor_options")
@@ -84,7 +84,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         executor: "threads" of this process; or workers that share the environments: "process" if one interpreter is too
             slow, "ray" (actors on a Ray cluster) if one machine is. Everything that passes to a worker is pickled.
         processes: Number of workers; None for one per core, or with "ray" for one per node.
-        executor_options: Options of the executor; with "ray" those of `swe_gym.vector.ray.RayChannel`.
+        executor_options: Options of the executor; with "ray" those of `RayLauncher` in `swe_gym.remote`.
         **for_processes: `shared_memory`, `copy`, `context` and `daemon` of Gymnasium's vector environments. They have
             no effect and raise a warning.
 

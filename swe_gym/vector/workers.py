@@ -1,96 +1,42 @@
-"""The workers of a vector environment, seen from this process: each makes and runs its share of the environments.
+"""The workers of a vector environment: each makes and runs its share of the environments.
 
-A worker is a process or a Ray actor. Only its `WorkerChannel` differs; `worker.Worker` is its program.
+`Worker` is the program in a process or a Ray actor. `WorkerHandle` and `WorkerEnv` call it from this process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import pickle
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from ..errors import SandboxClosed, SandboxLost, UsageError, unknown_name
 from ..registry import Registry, parameters_of
-from ..spaces import AnyEnv, Info, ResetResult
+from ..remote import END_TIMEOUT, HostLink, Launcher, NodeLost, ask
+from ..sandboxes import WarmPool
+from ..spaces import AnyEnv, Info, ResetResult, StepResult
+from ..threads import SerialThread, in_thread
 from ..types import JsonMapping
+from .slot import CallFailed, ProxyEnv, call_env, cut_env, make_all, make_pool, prepare_next
 
 MAX_BYTES = 64 << 20
 """Size of the largest request and the largest reply in bytes."""
 
-START_TIMEOUT = 120.0
-"""Seconds in which a worker must import the environments' code and make them."""
-
-END_TIMEOUT = 10.0
-"""Seconds in which a worker must end, once it is told to."""
-
-
-class WorkerChannel(Protocol):
-    """A worker that has been started, and the connection to it.
-
-    Attributes:
-        name: Kind of worker, for messages.
-        patience: Seconds in which it must start and make the environments.
-    """
-
-    name: str
-    patience: float
-
-    @staticmethod
-    def places() -> int:
-        """Return the default number of workers.
-
-        Raises:
-            UsageError: Workers cannot be started.
-        """
-        ...
-
-    @property
-    def alive(self) -> bool:
-        """Whether the worker has not ended."""
-        ...
-
-    def ask(self, data: bytes, timeout: float | None) -> bytes:
-        """Send a request and wait for the reply.
-
-        Raises:
-            SandboxLost: The worker has ended.
-            TimeoutError: There was no reply in time.
-        """
-        ...
-
-    def close(self) -> None:
-        """End the worker within about `END_TIMEOUT` seconds. Idempotent, from any thread."""
-        ...
-
-
-CHANNELS = Registry[type[WorkerChannel]](
+LAUNCHERS = Registry[Callable[..., Launcher]](
     "executor",
-    {"process": "swe_gym.vector.processes:ProcessChannel", "ray": "swe_gym.vector.ray:RayChannel [ray]"},
+    {
+        "process": "swe_gym.remote.process:ProcessLauncher",
+        "ray": "swe_gym.remote.ray_cluster:RayLauncher [ray]",
+    },
     group="swe_gym.vector_executors",
 )
-"""Executor -> channel."""
-
-
-class WorkerRequest(NamedTuple):
-    """A request to one environment of a worker.
-
-    Attributes:
-        env: Index in the worker.
-        verb: "make" (all environments), "reset", "step", "call", "cut" or "close".
-        args: Arguments.
-    """
-
-    env: int
-    verb: str
-    args: tuple[Any, ...] = ()
+"""Executor -> launcher of its workers."""
 
 
 class Facts(NamedTuple):
@@ -102,19 +48,74 @@ class Facts(NamedTuple):
     render_mode: str | None
 
 
-def pack(value: object, what: str) -> bytes:
-    """Return pickled data.
+class Worker:
+    """The program of a worker: its environments, each with a thread of its own.
 
-    Raises:
-        UsageError: It cannot be pickled, or is too large.
+    Environments are named by their index.
     """
-    try:
-        data = pickle.dumps(value)
-    except Exception as error:
-        raise UsageError(f"{what} cannot be sent between processes: {error}") from error
-    if len(data) > MAX_BYTES:
-        raise UsageError(f"{what} has {len(data):,} bytes; at most {MAX_BYTES:,} can be sent between processes")
-    return data
+
+    def __init__(self) -> None:
+        self._envs: list[AnyEnv] = []
+        self._threads: list[SerialThread] = []
+        self._pool: WarmPool | None = None
+
+    def make(self, makers: bytes, warm: int) -> Future[list[Facts]]:
+        """Make all environments."""
+
+        def make() -> list[Facts]:
+            self._envs = make_all(pickle.loads(makers).fn)
+            self._pool = make_pool(self._envs, warm)
+            self._threads = [SerialThread(f"env-{index}") for index in range(len(self._envs))]
+            return [Facts(env.observation_space, env.action_space, env.metadata, env.render_mode) for env in self._envs]
+
+        return in_thread(make, "make")
+
+    def reset(self, env: int, seed: int | None, options: Info | None) -> Future[ResetResult[Any]]:
+        """Start an episode."""
+
+        def reset() -> ResetResult[Any]:
+            first: ResetResult[Any] = self._envs[env].reset(seed=seed, options=options)
+            prepare_next(self._envs[env], self._pool)
+            return first
+
+        return self._threads[env].submit(reset)
+
+    def step(self, env: int, action: object) -> Future[StepResult[Any]]:
+        """Take a step."""
+
+        def step() -> StepResult[Any]:
+            observation, reward, terminated, truncated, info = self._envs[env].step(action)
+            if terminated or truncated:
+                prepare_next(self._envs[env], self._pool)
+            return observation, float(reward), terminated, truncated, info
+
+        return self._threads[env].submit(step)
+
+    def call(self, env: int, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Future[object]:
+        """Call a method or read an attribute."""
+
+        def call() -> object:
+            result = call_env(self._envs[env], name, args, kwargs)
+            if isinstance(result, CallFailed):
+                raise result.error
+            return result
+
+        return self._threads[env].submit(call)
+
+    def cut(self, env: int) -> Future[None]:
+        """Cancel the running call, if the environment can be closed from any thread."""
+        return in_thread(lambda: cut_env(self._envs[env]), "cut")
+
+    def close(self, env: int) -> Future[None]:
+        """Close an environment."""
+        return self._threads[env].submit(self._envs[env].close)
+
+    def end(self) -> None:
+        """Close all environments, also those that are in a call."""
+        closing = [in_thread(env.close, "close") for env in self._envs]
+        if self._pool is not None:
+            closing.append(in_thread(self._pool.close, "close"))
+        wait(closing, END_TIMEOUT / 2)
 
 
 def pack_makers(makers: Sequence[Callable[[], AnyEnv]]) -> bytes:
@@ -129,40 +130,35 @@ def pack_makers(makers: Sequence[Callable[[], AnyEnv]]) -> bytes:
         raise UsageError(f"env_fns cannot be sent to a worker process: {error}") from error
 
 
-def ask(channel: WorkerChannel, request: WorkerRequest, timeout: float | None = None) -> Any:
-    """Send a request to a worker and wait for the result.
+def _ask(link: HostLink, method: str, *args: object, timeout: float | None = None) -> Any:
+    """Call a method of a worker.
 
     Raises:
         SandboxLost: The worker has ended.
-        TimeoutError: There was no result in time.
-        UsageError: The arguments cannot be sent.
-        Exception: The environment's error.
+        Exception: As in `ask`.
     """
-    data = pack(request, f"an argument of {request.verb!r}")
-    value, error = pickle.loads(channel.ask(data, timeout))
-    if error is not None:
-        raise error
-    return value
+    try:
+        return ask(link, method, *args, timeout=timeout, max_bytes=MAX_BYTES)
+    except NodeLost as error:
+        raise SandboxLost(str(error), reason="killed") from error
 
 
 class WorkerHandle:
     """A worker, which is started again after its death.
 
     Args:
-        open_channel: Starts it.
+        launcher: Starts it.
         makers: Functions that make its environments.
         warm: As in `SweVectorEnv`, for this worker.
 
     Attributes:
-        channel: The channel of its last start.
+        link: The link of its last start.
     """
 
-    channel: WorkerChannel
+    link: HostLink
 
-    def __init__(
-        self, open_channel: Callable[[], WorkerChannel], makers: Sequence[Callable[[], AnyEnv]], warm: int
-    ) -> None:
-        self._open_channel = open_channel
+    def __init__(self, launcher: Launcher, makers: Sequence[Callable[[], AnyEnv]], warm: int) -> None:
+        self._launcher = launcher
         self._setup = (pack_makers(makers), warm)
         self._left = len(makers)
         self._lock = threading.RLock()
@@ -180,26 +176,26 @@ class WorkerHandle:
         with self._lock:
             if self._closed:
                 raise SandboxClosed("the vector environment is closed")
-            channel = self.channel = self._open_channel()
+            link = self.link = self._launcher.open(f"{__name__}:{Worker.__name__}")
             self._started = True
         try:
-            made: Sequence[Facts] = ask(channel, WorkerRequest(0, "make", self._setup), channel.patience)
+            made: Sequence[Facts] = _ask(link, "make", *self._setup, timeout=link.patience)
             return made
         except BaseException as error:
-            channel.close()
+            link.close()
             if isinstance(error, TimeoutError):
-                raise SandboxLost(f"{channel.name} did not start within {channel.patience:g} s") from error
+                raise SandboxLost(f"{link.name} did not start within {link.patience:g} s") from error
             raise
 
-    def revive(self, ended: WorkerChannel) -> None:
-        """Start the worker again if that of this channel was the last one and has ended. `close` does not wait for it.
+    def revive(self, ended: HostLink) -> None:
+        """Start the worker again if that of this link was the last one and has ended. `close` does not wait for it.
 
         Raises:
             SandboxClosed: The vector environment is closed.
             Exception: As in `start`.
         """
         with self._starting:
-            if self.channel is ended and not ended.alive:
+            if self.link is ended and not ended.alive:
                 ended.close()
                 self.start()
 
@@ -215,10 +211,10 @@ class WorkerHandle:
         with self._lock:
             self._closed = True
         if self._started:
-            self.channel.close()
+            self.link.close()
 
 
-class WorkerEnv(gymnasium.Env[Any, Any]):
+class WorkerEnv(ProxyEnv):
     """An environment in a worker.
 
     Args:
@@ -231,24 +227,24 @@ class WorkerEnv(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = facts.observation_space, facts.action_space
         self.metadata, self.render_mode = facts.metadata, facts.render_mode
         self._worker, self._index = worker, index
-        self._channel = worker.channel
+        self._link = worker.link
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Any]:
         """Start an episode. If the worker has ended, it is started again."""
         try:
-            self._worker.revive(self._channel)
+            self._worker.revive(self._link)
         finally:
-            self._channel = self._worker.channel  # if it did not start, the next reset tries again
+            self._link = self._worker.link  # if it did not start, the next reset tries again
         result: ResetResult[Any] = self._ask("reset", seed, options)
         return result
 
-    def step(self, action: object) -> tuple[Any, float, bool, bool, Info]:
+    def step(self, action: object) -> StepResult[Any]:
         """Take a step.
 
         Raises:
             SandboxLost: The worker has ended.
         """
-        result: tuple[Any, float, bool, bool, Info] = self._ask("step", action)
+        result: StepResult[Any] = self._ask("step", action)
         return result
 
     def call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -257,7 +253,7 @@ class WorkerEnv(gymnasium.Env[Any, Any]):
         return result
 
     def cut(self) -> None:
-        """Cancel the running call, if the environment can be closed from any thread."""
+        """Cancel the running call."""
         with contextlib.suppress(SandboxLost, TimeoutError):
             self._ask("cut", timeout=END_TIMEOUT)
 
@@ -269,8 +265,8 @@ class WorkerEnv(gymnasium.Env[Any, Any]):
         finally:
             self._worker.release()
 
-    def _ask(self, verb: str, *args: object, timeout: float | None = None) -> Any:
-        return ask(self._channel, WorkerRequest(self._index, verb, args), timeout)
+    def _ask(self, method: str, *args: object, timeout: float | None = None) -> Any:
+        return _ask(self._link, method, self._index, *args, timeout=timeout)
 
 
 def start_workers(
@@ -279,29 +275,28 @@ def start_workers(
     """Start workers, all at once, and return them with their environments in order.
 
     Args:
-        executor: Name of their channel.
+        executor: Name of their launcher.
         makers: Functions that make an environment each.
         count: Number of workers; None for the executor's default.
         warm: As in `SweVectorEnv`.
-        options: Arguments of the channel.
+        options: Arguments of the launcher.
 
     Raises:
         UsageError: An argument is invalid, or workers cannot be started.
         Exception: The first error of a maker. No worker is left.
     """
-    channel = CHANNELS.load(executor)
+    kind = LAUNCHERS.load(executor)
     if warm < 0 or (count is not None and count < 1):
         raise UsageError(f"processes must be at least 1, and warm at least 0: processes={count}, {warm=}")
-    known = [one.name for one in parameters_of(channel)] if options else []
+    known = [one.name for one in parameters_of(kind)] if options else []
     for option in options:
         if option not in known:
             raise unknown_name(f"option of executor {executor!r}:", option, known)
-    places = channel.places()
-    count = min(len(makers), count or places)
+    launcher = kind(**options)
+    count = min(len(makers), count or launcher.places)
     bounds = [len(makers) * number // count for number in range(count + 1)]
     shares = [makers[start:end] for start, end in itertools.pairwise(bounds)]
-    open_channel = functools.partial(channel, **options)
-    workers = [WorkerHandle(open_channel, share, -(-warm * len(share) // len(makers))) for share in shares]
+    workers = [WorkerHandle(launcher, share, -(-warm * len(share) // len(makers))) for share in shares]
     with ThreadPoolExecutor(count, thread_name_prefix="start") as pool:
         try:
             found = list(pool.map(WorkerHandle.start, workers))

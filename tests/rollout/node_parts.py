@@ -1,35 +1,39 @@
-"""A cluster in this process, whose nodes fail when the test says so. Messages and events are pickled, as on a wire."""
+"""A cluster in this process, whose nodes fail when the test says so."""
 
-import pickle
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from typing import Any
 
-from swe_gym.rollout.executors.host import Events, Host, Message
-from swe_gym.rollout.executors.remote import HostNode, RemoteExecutor
-from swe_gym.rollout.pool import NodeLost
+from swe_gym.remote import Host, NodeLost
+from swe_gym.rollout.executors.jobs import JobHost
+from swe_gym.rollout.executors.nodes import HostNode, RemoteExecutor
 
 
-class LocalNode:
-    """A host in this process."""
+class LocalLink:
+    """A link to a host in this process."""
 
-    def __init__(self, room: int, lease: float = 60.0) -> None:
-        self.room = room
+    name, patience = "a host in this process", 20.0
+
+    def __init__(self, lease: float) -> None:
         self.cut = threading.Event()
         self.closed = threading.Event()
         self.gone = threading.Event()
-        self.host = Host(lease, self.closed.set)
+        self.jobs = JobHost()
+        self._host = Host(self.jobs, lease, self.closed.set)
 
-    def send(self, messages: Sequence[Message]) -> None:
-        if not self.cut.is_set():
-            self.host.send(pickle.loads(pickle.dumps(messages)))
+    @property
+    def alive(self) -> bool:
+        return not self.cut.is_set()
 
-    def poll(self, seconds: float) -> Events:
+    def ask(self, data: bytes, timeout: float | None) -> bytes:
+        reply: Future[bytes] = Future()
         if not self.cut.is_set():
-            events: Events = pickle.loads(pickle.dumps(self.host.poll(seconds / 10)))
+            self._host.handle(data, reply.set_result)
+            wait_for(lambda: reply.done() or self.cut.is_set())
         if self.cut.is_set():
             raise NodeLost("the cable is out", reason="Unplugged")
-        return events
+        return reply.result(timeout)
 
     def close(self) -> None:
         self.gone.set()
@@ -40,7 +44,7 @@ class LocalCluster:
 
     def __init__(self, **rooms: int) -> None:
         self.rooms = rooms
-        self.opened: dict[str, list[LocalNode]] = {name: [] for name in rooms}
+        self.opened: dict[str, list[LocalLink]] = {name: [] for name in rooms}
         self.lease = 60.0
         self.closed = False
         self.demanded: list[int] = []
@@ -52,8 +56,8 @@ class LocalCluster:
     def open(self, node: str) -> HostNode:
         if self.refuse is not None:
             raise self.refuse
-        self.opened[node].append(LocalNode(self.rooms[node], self.lease))
-        return self.opened[node][-1]
+        self.opened[node].append(LocalLink(self.lease))
+        return HostNode(self.opened[node][-1], self.rooms[node])
 
     def demand(self, jobs: int) -> str:
         self.demanded.append(jobs)

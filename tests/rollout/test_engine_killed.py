@@ -27,15 +27,16 @@ import sys
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
 
-rollout(Plan(source="toy", policy="gold", attempts=int(sys.argv[2])), sys.argv[1], RolloutOptions(workers=4))
+options = RolloutOptions(workers=4, executor=sys.argv[3])
+rollout(Plan(source="toy", policy="gold", attempts=int(sys.argv[2])), sys.argv[1], options)
 """
 
 
 @contextlib.contextmanager
-def start(folder: Path, attempts: int = 2) -> Iterator[subprocess.Popen[str]]:
+def start(folder: Path, attempts: int = 2, executor: str = "threads") -> Iterator[subprocess.Popen[str]]:
     """A rollout of all toy tasks by their gold patches; killed at the end of the block where it still runs."""
     env = {**os.environ, "TMPDIR": str(folder.parent)}
-    command = [sys.executable, "-c", PLAY, str(folder), str(attempts)]
+    command = [sys.executable, "-c", PLAY, str(folder), str(attempts), executor]
     with subprocess.Popen(command, env=env, text=True, stderr=subprocess.PIPE) as process:
         try:
             yield process
@@ -75,14 +76,15 @@ def boxes_of(pid: int) -> list[int]:
     return found
 
 
-def test_a_rollout_survives_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", ["threads", "process"])
+def test_a_rollout_survives_kills(tmp_path: Path, executor: str) -> None:
     folder = tmp_path / "run"
     wanted = 2 * len(load_source("toy").ids())
     chance = random.Random(os.urandom(8))
     for _ in range(KILLS):
         before = size(folder)
         more = chance.randrange(1, 100_000)
-        with start(folder) as process:
+        with start(folder, executor=executor) as process:
             wait_for(process, lambda before=before, more=more: size(folder) >= before + more)  # type: ignore[misc]
             boxes = boxes_of(process.pid)
             process.kill()
@@ -90,7 +92,7 @@ def test_a_rollout_survives_kills(tmp_path: Path) -> None:
         done = [(one.task_id, one.attempt) for one in Trajectory.read(folder / TRAJECTORIES)]
         assert len(set(done)) == len(done)
         list(Trajectory.read(folder / FAILED))
-    with start(folder) as process:
+    with start(folder, executor=executor) as process:
         assert process.wait(120) == 0
     entries = read_index(folder)
     counts = collections.Counter((entry.task_id, entry.attempt) for entry in entries)
@@ -113,11 +115,17 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("signals", "stops"), [([SIGINT], "graceful"), ([SIGINT, SIGINT], "firm"), ([SIGTERM], "firm")]
+    ("signals", "stops", "executor"),
+    [
+        ([SIGINT], "graceful", "threads"),
+        ([SIGINT, SIGINT], "firm", "threads"),
+        ([SIGTERM], "firm", "threads"),
+        ([SIGTERM], "firm", "process"),
+    ],
 )
-def test_ctrl_c_ends_a_rollout(tmp_path: Path, signals: list[int], stops: str) -> None:
+def test_ctrl_c_ends_a_rollout(tmp_path: Path, signals: list[int], stops: str, executor: str) -> None:
     folder = tmp_path / "run"
-    with start(folder, attempts=30) as process:
+    with start(folder, attempts=30, executor=executor) as process:
         wait_for(process, lambda: (folder / "index.jsonl").exists() and len(read_index(folder)) >= 2)
         for number in signals:
             process.send_signal(number)

@@ -20,10 +20,10 @@ from ray._raylet import GcsClient
 from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
 from swe_gym.errors import UsageError
+from swe_gym.remote import NodeLost
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.executors import open_executor
-from swe_gym.rollout.executors.ray import RayCluster, Room
-from swe_gym.rollout.pool import NodeLost
+from swe_gym.rollout.executors.ray_nodes import RayCluster, Room
 from swe_gym.rollout.progress import Progress
 from swe_gym.tasks import load_source
 from swe_gym.testing.sandbox_contract.case import eventually

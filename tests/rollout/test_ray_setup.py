@@ -17,7 +17,7 @@ import executors
 
 import swe_gym
 from swe_gym.errors import UsageError
-from swe_gym.ray_cluster import Setup, digest_code
+from swe_gym.remote.ray_cluster import Setup, digest_code
 from swe_gym.rollout.executors import named_variables
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray emits warnings
@@ -52,7 +52,8 @@ def test_mirrors_proxies_and_named_keys_reach_a_node(monkeypatch: pytest.MonkeyP
         Setup.of_this_process(["MY_KEY", "NOT_SET"])
     assert KEY not in repr(setup)
     assert "MY_KEY" in repr(setup)
-    code = f"import os; from swe_gym.ray_cluster import Setup; Setup{tuple(setup)!r}.apply(); print(dict(os.environ))"
+    imports = "import os; from swe_gym.remote.ray_cluster import Setup"
+    code = f"{imports}; Setup{tuple(setup)!r}.apply(); print(dict(os.environ))"
     there = on_a_node(code, https_proxy="http://proxy-of-the-node:3128")
     for name in ("no_proxy", "HF_ENDPOINT", "PIP_INDEX_URL", "SWE_GYM_REGISTRY_MIRRORS", "AGS_REGION", "MY_KEY"):
         assert f"{name!r}: {DRIVER[name]!r}" in there
@@ -69,11 +70,11 @@ def test_names_of_keys_are_found_in_a_configuration() -> None:
 def test_a_node_with_other_code_of_the_same_version_is_refused(tmp_path: Path) -> None:
     copy = tmp_path / "swe_gym"
     shutil.copytree(Path(swe_gym.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    ask = "from swe_gym.ray_cluster import *; print(digest_code())"
+    ask = "from swe_gym.remote.ray_cluster import *; print(digest_code())"
     assert on_a_node(ask, path=tmp_path).strip() == digest_code()  # the same build elsewhere
     with (copy / "tasks/swebench_specs.toml").open("a") as file:
         file.write("# another commit\n")
-    apply = f"from swe_gym.ray_cluster import *; Setup({digest_code()!r}, '', [], {{}}).apply()"
+    apply = f"from swe_gym.remote.ray_cluster import *; Setup({digest_code()!r}, '', [], {{}}).apply()"
     said = on_a_node(apply, path=tmp_path)
     assert f"in {copy}, digest" in said
     assert f"is not the driver's (digest {digest_code()[:12]}): install the same build or commit on all nodes" in said

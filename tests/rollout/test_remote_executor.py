@@ -1,6 +1,8 @@
-"""Jobs on nodes: each ends once, whatever happens to its node. The nodes are in this process."""
+"""Jobs on nodes: each ends once, whatever happens to its node. Nodes are in this process, or processes."""
 
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,12 +13,14 @@ from node_parts import LocalCluster, wait_for
 
 from swe_gym.curation.validation import validate
 from swe_gym.errors import PolicyError, SandboxLost, UsageError
+from swe_gym.remote import NodeLost
 from swe_gym.rollout.engine import RolloutOptions, rollout
-from swe_gym.rollout.executors import open_executor, remote
-from swe_gym.rollout.executors.remote import RemoteExecutor
+from swe_gym.rollout.executors import nodes, open_executor
+from swe_gym.rollout.executors.nodes import RemoteExecutor
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policy import PolicyReport
-from swe_gym.rollout.pool import DriverLink, EpisodePool, Job, NodeLost
+from swe_gym.rollout.pool import DriverLink, EpisodePool, Job
+from swe_gym.rollout.progress import Progress
 from swe_gym.tasks import load_source
 from swe_gym.trajectories.run_folder import FAILED
 from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Usage
@@ -114,7 +118,7 @@ def test_results_answers_and_errors_travel() -> None:
     assert lost.reason == "oom"
     assert "Unpicklable: odd" in str(jobs["raise odd"].error)
     assert cluster.closed
-    assert all(node.gone.is_set() for nodes in cluster.opened.values() for node in nodes)
+    assert all(link.gone.is_set() for links in cluster.opened.values() for link in links)
 
 
 def test_a_node_runs_as_many_jobs_as_it_has_room_for(gates: Callable[[str], threading.Event]) -> None:
@@ -148,7 +152,7 @@ def test_jobs_of_a_lost_node_are_retried_and_its_late_results_ignored(gates: Cal
 def test_a_job_that_kills_its_nodes_uses_up_its_own_retries_only(
     gates: Callable[[str], threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "MAX_DELAY", 0.0)
+    monkeypatch.setattr(nodes, "MAX_DELAY", 0.0)
     cluster = LocalCluster(a=4)
     ended: list[tuple[str, int]] = []
     gates("g"), gates("killer")
@@ -181,13 +185,13 @@ def test_a_node_that_is_cut_off_ends_its_jobs_itself(gates: Callable[[str], thre
         jobs = pool.run(["wait never"])
         threading.Thread(
             target=lambda: (
-                wait_for(lambda: pool.running and cluster.opened["a"][0].host._running),
+                wait_for(lambda: pool.running and cluster.opened["a"][0].jobs._running),
                 cluster.opened["a"][0].cut.set(),
             )
         ).start()
         assert next(jobs).lost is not None
         assert cluster.opened["a"][0].closed.wait(20)
-        assert not cluster.opened["a"][0].host._running
+        assert not cluster.opened["a"][0].jobs._running
 
 
 def test_a_cluster_is_asked_to_grow_for_the_jobs_that_find_no_room(gates: Callable[[str], threading.Event]) -> None:
@@ -232,20 +236,62 @@ def test_what_cannot_run_on_a_node_is_refused() -> None:
         open_executor("threads", {"address": "x"}).__enter__()
 
 
-NODES = {"executor": "node_parts:local_executor"}
+elsewhere = pytest.mark.parametrize("executor", ["node_parts:local_executor", "process"])
 
 
-def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path) -> None:
+@elsewhere
+def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path, executor: str) -> None:
     plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:3]))
-    ours = rollout(plan, tmp_path / "nodes", RolloutOptions(**NODES))
+    ours = rollout(plan, tmp_path / "nodes", RolloutOptions(executor=executor))
     theirs = rollout(plan, tmp_path / "threads", RolloutOptions(workers=3))
     assert summary(ours.trajectories()) == summary(theirs.trajectories())
     assert list((tmp_path / "nodes" / "live").iterdir()) == []
     plan = plan.model_copy(update={"env": {"reward": "engine_parts:broken_reward"}})
     with pytest.raises(ZeroDivisionError):
-        rollout(plan, tmp_path / "broken", RolloutOptions(**NODES))
+        rollout(plan, tmp_path / "broken", RolloutOptions(executor=executor))
     with pytest.raises(UsageError, match="warm=2 needs executor='threads'"):
-        rollout(plan, tmp_path / "warm", RolloutOptions(warm=2, **NODES))
+        rollout(plan, tmp_path / "warm", RolloutOptions(warm=2, executor=executor))
+
+
+def test_the_episodes_of_a_killed_process_are_played_again(tmp_path: Path) -> None:
+    plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:6]))
+    killed: list[int] = []
+
+    def kill(_: Progress) -> None:
+        if not killed and list((tmp_path / "run" / "live").iterdir()):
+            killed.extend(children("swe_gym.remote.process"))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    options = RolloutOptions(executor="process", workers=3, executor_options={"processes": 2}, retries=0)
+    result = rollout(plan, tmp_path / "run", options, on_progress=kill)
+    assert len(killed) == 2
+    assert {one.task_id for one in result.trajectories()} == set(plan.tasks or ())
+    assert {one.reason for one in Trajectory.read(tmp_path / "run" / FAILED)} == {"NodeLost (killed)"}
+    assert children("swe_gym.remote.process") == []
+
+
+def children(named: str) -> list[int]:
+    """Return the children of this process whose command line holds some text."""
+    pids = [int(one) for path in Path("/proc/self/task").glob("*/children") for one in path.read_text().split()]
+    return [pid for pid in pids if named in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def test_mistakes_in_the_options_of_processes_are_named() -> None:
+    for options, said in [
+        ({"processes": 0}, "processes must be at least 1, not 0"),
+        ({"process": 2}, "Did you mean 'processes'"),
+        ({"workers": 2}, "unknown option of executor 'process': 'workers'"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            open_executor("process", options).__enter__()
+
+
+def test_processes_share_the_workers() -> None:
+    for workers, processes, rooms in [(4, 2, [2, 2]), (5, 2, [3, 3]), (1, 2, [1])]:
+        with open_executor("process", {"processes": processes}, workers=workers) as executor:
+            wait_for(lambda executor=executor, rooms=rooms: len(executor._open) == len(rooms))  # type: ignore[misc]
+            assert [one.node.room for one in executor._open.values()] == rooms
 
 
 def summary(records: Iterable[Trajectory]) -> list[Any]:
@@ -286,16 +332,18 @@ class Asking:
     def close(self) -> None: ...
 
 
-def test_a_policy_of_this_process_plays_on_nodes(tmp_path: Path) -> None:
+@elsewhere
+def test_a_policy_of_this_process_plays_on_nodes(tmp_path: Path, executor: str) -> None:
     plan = Plan(source="toy", tasks=tuple(load_source("toy").ids()[:1]))
-    result = rollout(plan, tmp_path / "run", RolloutOptions(retries=0, **NODES), policies=Asking())
+    result = rollout(plan, tmp_path / "run", RolloutOptions(retries=0, executor=executor), policies=Asking())
     assert result.progress.failures == {"PolicyError (server)": 1}
     (record,) = Trajectory.read(tmp_path / "run" / FAILED)
     assert [turn.usage.completion_tokens for turn in record.turns] == [7, 7]
     assert (record.policy.name, record.usage.completion_tokens, len(record.messages)) == ("asking", 21, 3)
 
 
-def test_tasks_are_validated_on_nodes(source: Any) -> None:
-    found = {one.task_id: one.status for one in validate(source, times=1, **NODES)}
+@elsewhere
+def test_tasks_are_validated_on_nodes(source: Any, executor: str) -> None:
+    found = {one.task_id: one.status for one in validate(source, times=1, executor=executor)}
     assert found == {one.task_id: one.status for one in validate(source, times=1)}
     assert {"valid", "invalid", "skipped"} <= set(found.values())

@@ -18,8 +18,9 @@ import pytest
 from vector_parts import TIMEOUT, Scripted
 
 from swe_gym.errors import SandboxLost, SweGymError, UsageError
+from swe_gym.remote import process
 from swe_gym.testing.sandbox_contract.case import eventually
-from swe_gym.vector import SweVectorEnv, processes, workers
+from swe_gym.vector import SweVectorEnv, workers
 from swe_gym.wrappers.vector import RecordTrajectory
 
 ACTIONS = ("1", "2", "3", "4")
@@ -133,7 +134,7 @@ def test_a_process_that_dies_while_it_starts_again_is_not_waited_for(tmp_path: P
 
 
 def test_a_worker_that_stops_reading_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "SEND_TIMEOUT", 1)
+    monkeypatch.setattr(process, "SEND_TIMEOUT", 1)
     with SweVectorEnv([Scripted], executor="process") as envs:
         envs.reset()
         os.kill(pids(envs)[0], signal.SIGSTOP)
@@ -142,7 +143,7 @@ def test_a_worker_that_stops_reading_is_lost(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_close_does_not_wait_for_a_worker_that_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (processes, workers):
+    for module in (process, workers):
         monkeypatch.setattr(module, "END_TIMEOUT", 0.5)
     envs = SweVectorEnv([Scripted] * 4, executor="process", processes=2)
     envs.reset()
@@ -195,7 +196,7 @@ import swe_gym
 
 envs = gymnasium.make_vec("SWE/Toy-v0", num_envs=2, executor="process", processes=2)
 envs.reset(seed=1)
-print(*(worker.channel._process.pid for worker in envs._workers), flush=True)
+print(*(worker.link._process.pid for worker in envs._workers), flush=True)
 if os.fork() == 0:  # it holds the connections open
     time.sleep(60)
 envs.step_async(['{"name": "bash", "arguments": {"command": "sleep 60"}}'] * 2)

@@ -9,28 +9,38 @@ from ...registry import Registry, parameters_of
 from ...types import Json, JsonMapping
 from ..pool import Executor
 
-__all__ = ["EXECUTORS", "named_variables", "open_executor"]
+__all__ = ["EXECUTORS", "ON_THIS_MACHINE", "named_variables", "open_executor"]
 
 EXECUTORS = Registry[Callable[..., Executor]](
     "executor",
-    {"threads": "swe_gym.rollout.pool:Threads", "ray": "swe_gym.rollout.executors.ray:ray_executor [ray]"},
+    {
+        "threads": "swe_gym.rollout.pool:Threads",
+        "process": "swe_gym.rollout.executors.nodes:process_executor",
+        "ray": "swe_gym.rollout.executors.ray_nodes:ray_executor [ray]",
+    },
     group="swe_gym.executors",
 )
 """Name -> class or function whose arguments are the executor's options."""
+
+ON_THIS_MACHINE = ("threads", "process")
+"""Executors that run jobs on this machine."""
 
 OF_KEYS = ("api_key_env", "api_key_variable")
 """Options that name the environment variable of a key."""
 
 
 @contextlib.contextmanager
-def open_executor(name: str, options: JsonMapping | None = None, config: Json = None) -> Iterator[Executor]:
+def open_executor(
+    name: str, options: JsonMapping | None = None, config: Json = None, *, workers: float = 1
+) -> Iterator[Executor]:
     """Make an executor, and close it at the end of the block.
 
     Args:
-        name: "threads", "ray", a dotted path "module:Class" or the name of an entry point.
+        name: "threads", "process", "ray", a dotted path "module:Class" or the name of an entry point.
         options: The executor's options.
         config: Configuration of the episodes. An executor with the option `variables` also gets the names of the keys
             in it.
+        workers: Jobs that run at once. An executor with the argument `workers` gets it.
 
     Raises:
         UsageError: The executor or an option is unknown or invalid, or its cluster cannot be reached.
@@ -39,9 +49,11 @@ def open_executor(name: str, options: JsonMapping | None = None, config: Json = 
     make = EXECUTORS.load(name)
     known = [one.name for one in parameters_of(make)]
     for option in options or {}:
-        if option not in known:
-            raise unknown_name(f"option of executor {name!r}:", option, known)
+        if option not in known or option == "workers":
+            raise unknown_name(f"option of executor {name!r}:", option, [one for one in known if one != "workers"])
     given = dict(options or {})
+    if "workers" in known:
+        given["workers"] = workers
     if "variables" in known:
         given["variables"] = [*given.get("variables", ()), *filter(os.environ.__contains__, named_variables(config))]
     executor = make(**given)

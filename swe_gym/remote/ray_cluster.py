@@ -1,19 +1,31 @@
-"""How rollouts and vector environments use a Ray cluster: they connect, set up processes on nodes and see failures."""
+"""Links to Ray actors: connecting to a cluster, and setting up processes on its nodes. Actors end with the driver."""
 
+import asyncio
 import contextlib
 import functools
 import hashlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ray
 
-from .errors import UsageError
+from ..errors import UsageError
+from .link import END_TIMEOUT, Host, NodeLost, load_program
+
+NUM_CPUS = 1.0
+"""CPUs of an actor."""
+
+PATIENCE = 300.0
+"""Seconds in which an actor must start. Nodes of a cloud take minutes to start."""
+
+MOST_CALLS = 10_000
+"""Calls of an actor that wait at once."""
 
 CALL_TIMEOUT = 10.0
 """Seconds of a call that only Ray answers."""
@@ -112,7 +124,7 @@ def digest_code() -> str:
 
 
 def _package() -> Path:
-    return Path(__file__).parent
+    return Path(__file__).parent.parent
 
 
 def check_cpus(num_cpus: float) -> None:
@@ -178,11 +190,149 @@ def _is_refused(error: BaseException | None) -> bool:
 
 
 @contextlib.contextmanager
-def losses(lost: Callable[[str, str], Exception]) -> Iterator[None]:
-    """Raise `lost(message, kind)` for every failure of Ray. Errors of an actor's own code are raised as they are."""
+def losses() -> Iterator[None]:
+    """Raise `NodeLost` for every failure of Ray, except for a call that took too long.
+
+    Errors of an actor's own code are raised as they are.
+    """
     try:
         yield
+    except ray.exceptions.GetTimeoutError:
+        raise
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except (ray.exceptions.RayError, ConnectionError, TimeoutError) as error:
-        raise lost(" ".join(str(error).split())[:MOST_SAID], type(error).__name__) from error
+        raise NodeLost(" ".join(str(error).split())[:MOST_SAID], reason=type(error).__name__) from error
+
+
+class HostActor:
+    """A host as a Ray actor. Its calls are tasks of one event loop.
+
+    Args:
+        program: As in `Launcher.open`.
+        lease: As in `Host`.
+    """
+
+    def __init__(self, program: str, lease: float | None) -> None:
+        self._program, self._lease = program, lease
+        self._never = asyncio.Event()  # held here: the loop alone would not keep the call that waits for it
+
+    async def prepare(self, setup: Setup) -> None:
+        """Set the process up as the driver's, and start the program.
+
+        Raises:
+            UsageError: Other code of swe_gym is installed here.
+        """
+        setup.apply()
+        self._host = Host(load_program(self._program), self._lease)
+
+    async def ask(self, data: bytes) -> bytes:
+        """Handle a request."""
+        reply: Future[bytes] = Future()
+        self._host.handle(data, reply.set_result)
+        return await asyncio.wrap_future(reply)
+
+    async def live(self) -> None:
+        """Return never: the call fails when the actor ends."""
+        await self._never.wait()
+
+    async def end(self) -> None:
+        """End the program and the process."""
+        self._host.end()
+
+
+class RayLink:
+    """A link to an actor.
+
+    Args:
+        program: As in `Launcher.open`.
+        setup: What the actor takes over from this process.
+        resources: Options of the actor in Ray, such as `num_cpus`.
+        name: As in `HostLink`.
+        patience: As in `HostLink`.
+        lease: As in `Host`.
+
+    Attributes:
+        closed: Whether `close` was called.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        setup: Setup,
+        resources: Mapping[str, Any],
+        *,
+        name: str,
+        patience: float,
+        lease: float | None = None,
+    ) -> None:
+        self.name, self.patience = name, patience
+        self.closed = self._lost = False
+        how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": MOST_CALLS, "enable_task_events": False}
+        self._actor = ray.remote(**how, **resources)(HostActor).remote(program, lease)
+        self._prepared = self._actor.prepare.remote(setup)
+        self._life = self._actor.live.remote()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the actor has not ended."""
+        return not (self._lost or _is_done(self._life))
+
+    def ask(self, data: bytes, timeout: float | None) -> bytes:
+        """Send a request and wait for the reply."""
+        try:
+            with losses():
+                ray.get(self._prepared, timeout=timeout)  # calls of an actor with an event loop may overtake each other
+                reply: bytes = ray.get(self._actor.ask.remote(data), timeout=timeout)
+                return reply
+        except NodeLost:
+            self._lost = True
+            raise
+
+    def close(self) -> None:
+        """End the actor. A program that has disconnected from Ray has ended it."""
+        self.closed = True
+        if ray.is_initialized():
+            with contextlib.suppress(ray.exceptions.RayError, ValueError):
+                if self.alive and _is_done(self._prepared):
+                    ray.get(self._actor.end.remote(), timeout=END_TIMEOUT)
+            with contextlib.suppress(ray.exceptions.RayError, ValueError):
+                ray.kill(self._actor, no_restart=True)
+
+
+def _is_done(call: object) -> bool:
+    return bool(ray.wait([call], timeout=0)[0])
+
+
+class RayLauncher:
+    """Starts programs in actors of a Ray cluster, each on the node with the fewest.
+
+    An autoscaler of the cluster sees what waiting actors need.
+
+    Args:
+        num_cpus: CPUs of an actor.
+        patience: Seconds in which an actor must start. A node that an autoscaler starts must join within them.
+        variables: Names of further environment variables that actors get from this process.
+
+    Raises:
+        UsageError: An argument is invalid, or the cluster cannot be reached.
+    """
+
+    def __init__(
+        self, *, num_cpus: float = NUM_CPUS, patience: float = PATIENCE, variables: Sequence[str] = ()
+    ) -> None:
+        check_cpus(num_cpus)
+        self._num_cpus, self._patience = num_cpus, patience
+        self._setup = Setup.of_this_process(variables)
+        connect()
+
+    @property
+    def places(self) -> int:
+        """The number of nodes that have cores."""
+        return max(1, sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1))
+
+    def open(self, program: str) -> RayLink:
+        """Start an actor."""
+        name = f"a Ray actor that needs {self._num_cpus:g} free CPUs on one node"
+        where = {"num_cpus": self._num_cpus, "scheduling_strategy": "SPREAD"}
+        return RayLink(program, self._setup, where, name=name, patience=self._patience)

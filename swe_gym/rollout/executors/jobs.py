@@ -1,25 +1,18 @@
-"""`Host`: runs jobs on a node for a driver elsewhere, and ends them if the driver falls silent."""
+"""`JobHost`: the program that runs jobs on a node, for an executor elsewhere."""
 
 import dataclasses
 import pickle
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import PolicyError, portable
 from ...logs import log_as
+from ...threads import SerialThread
 from ..pool import CLOSE_TIMEOUT, Job, Work
-
-
-class Message(NamedTuple):
-    """A message from the driver: start a job (its pickled `Work`), cancel it (why), or answer its question."""
-
-    kind: Literal["start", "cancel", "answer"]
-    ident: int
-    value: Any
 
 
 class Question(NamedTuple):
@@ -44,7 +37,7 @@ class HostAnswer(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The answer of `Host.poll`.
+    """The answer of `JobHost.poll`.
 
     Attributes:
         events: Job and event, in order.
@@ -77,61 +70,48 @@ class _HostedJob:
             threading.Thread(target=job.close, name="cancel", daemon=True).start()
 
 
-class Host:
-    """Runs jobs for a driver, each in a thread of its own. The driver's calls are its heartbeat.
+class JobHost:
+    """Runs jobs for a driver, each in a thread of its own. The driver numbers them."""
 
-    Args:
-        lease: Seconds without a call of the driver after which all jobs are cancelled.
-        on_cut: Called after that, for example to end the process.
-    """
-
-    def __init__(self, lease: float, on_cut: Callable[[], None]) -> None:
-        self._lease, self._on_cut = lease, on_cut
+    def __init__(self) -> None:
         self._running: dict[int, _HostedJob] = {}
-        self._early: dict[int, Message] = {}
         self._shared: dict[str, Future[Any]] = {}
         self._events: list[tuple[int, object]] = []
         self._urgent = False
         self._changed = threading.Condition()
-        self._heard = time.monotonic()
-        self._closed = threading.Event()
-        threading.Thread(target=self._watch, name="lease", daemon=True).start()
+        self._polling = SerialThread("poll")
 
-    def send(self, messages: Sequence[Message]) -> None:
-        """Take messages of the driver. Returns at once."""
-        self._heard = time.monotonic()
-        for message in messages:
-            if message.kind == "start":
-                self._start(message)
-            elif (running := self._running.get(message.ident)) is None:
-                self._early[message.ident] = message  # calls may overtake each other
-            elif message.kind == "cancel":
-                running.cancel(message.value)
-            else:
-                running.answers.put(message.value)
-
-    def _start(self, message: Message) -> None:
+    def start(self, ident: int, work: bytes) -> None:
+        """Start a job, given its pickled `Work`."""
         running = _HostedJob()
         with self._changed:
-            self._running[message.ident] = running
-        if (early := self._early.pop(message.ident, None)) is not None:
-            running.cancel(early.value)
-        args, name = (message, running), f"job-{message.ident}"
-        threading.Thread(target=self._run, args=args, name=name, daemon=True).start()
+            self._running[ident] = running
+        threading.Thread(target=self._run, args=(ident, work, running), name=f"job-{ident}", daemon=True).start()
 
-    def poll(self, seconds: float) -> Events:
+    def cancel(self, ident: int, why: str) -> None:
+        """Cancel a job, if it still runs."""
+        if (running := self._running.get(ident)) is not None:
+            running.cancel(why)
+
+    def answer(self, ident: int, answer: HostAnswer) -> None:
+        """Answer the question of a job, if it still runs."""
+        if (running := self._running.get(ident)) is not None:
+            running.answers.put(answer)
+
+    def poll(self, seconds: float) -> Future[Events]:
         """Return the next events after `seconds`, or at once if the driver must act on one."""
-        self._heard = time.monotonic()
-        with self._changed:
-            self._changed.wait_for(lambda: self._urgent, seconds)
-            found, self._events, self._urgent = self._events, [], False
-            jobs = {ident: one.job for ident, one in self._running.items() if one.job is not None}
-        self._heard = time.monotonic()
-        return Events(found, {ident: job.phase for ident, job in jobs.items() if hasattr(job, "phase")})
 
-    def close(self) -> None:
+        def collect() -> Events:
+            with self._changed:
+                self._changed.wait_for(lambda: self._urgent, seconds)
+                found, self._events, self._urgent = self._events, [], False
+                jobs = {ident: one.job for ident, one in self._running.items() if one.job is not None}
+            return Events(found, {ident: job.phase for ident, job in jobs.items() if hasattr(job, "phase")})
+
+        return self._polling.submit(collect)
+
+    def end(self) -> None:
         """Cancel all jobs, and wait until they have closed their sandboxes, at most `CLOSE_TIMEOUT` seconds."""
-        self._closed.set()
         with self._changed:
             for running in self._running.values():
                 running.cancel("cut off")
@@ -159,12 +139,12 @@ class Host:
                 future.set_exception(error)
         return future.result()
 
-    def _run(self, message: Message, running: _HostedJob) -> None:
+    def _run(self, ident: int, data: bytes, running: _HostedJob) -> None:
         """Run a job. Its last event is `Ended`, whatever happens."""
         started, result, error = time.monotonic(), None, None
         try:
-            work: Work = pickle.loads(message.value)
-            job = work.make(_HostLink(self, message.ident, running.answers))
+            work: Work = pickle.loads(data)
+            job = work.make(_JobLink(self, ident, running.answers))
             running.set(job)
             with log_as(episode=job.name):
                 job.run()
@@ -172,22 +152,14 @@ class Host:
         except BaseException as raised:  # noqa: BLE001  the driver raises it
             error = portable(raised)
         with self._changed:
-            del self._running[message.ident]
-        self.emit(message.ident, Ended(result, error, time.monotonic() - started))
-
-    def _watch(self) -> None:
-        """End everything once the lease is over."""
-        while not self._closed.wait(self._lease / 20):
-            if time.monotonic() > self._heard + self._lease:
-                self.close()
-                self._on_cut()
-                return
+            del self._running[ident]
+        self.emit(ident, Ended(result, error, time.monotonic() - started))
 
 
-class _HostLink(NamedTuple):
-    """A `Link`."""
+class _JobLink(NamedTuple):
+    """A `DriverLink`."""
 
-    host: Host
+    host: JobHost
     ident: int
     answers: queue.SimpleQueue[HostAnswer]
 

@@ -1,11 +1,10 @@
-"""Worker processes of a vector environment.
+"""Links to worker processes.
 
-Each is a fresh interpreter, never a fork. It ends when its connection does: at `close`, and at any death of the parent.
+Each is a fresh interpreter, never a fork. It ends when its link is closed, and when the parent dies, however it dies.
 """
 
-from __future__ import annotations
-
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -17,12 +16,10 @@ import threading
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 
-from ..errors import SandboxLost
-from .worker import Worker
-from .workers import END_TIMEOUT, START_TIMEOUT
+from .link import END_TIMEOUT, START_TIMEOUT, Host, NodeLost, load_program
 
 SEND_TIMEOUT = 30
-"""Seconds in which a worker must read a request. One that does not has stopped, and is killed."""
+"""Seconds in which a process must read a request. One that does not has stopped, and is killed."""
 
 PARENT_EVERY = 1.0
 """Seconds between two looks whether the parent is alive: a fork of it may hold the connection open."""
@@ -30,19 +27,38 @@ PARENT_EVERY = 1.0
 NUMBER = 8
 """Bytes of the serial number before a request and its reply."""
 
-CODE = "import sys; sys.path[:] = {path!r}; from swe_gym.vector.processes import main; main({socket}, {parent})"
+CODE = (
+    "import sys; sys.path[:] = {path!r}; from swe_gym.remote.process import main; main({socket}, {parent}, {program!r})"
+)
 
 
-class ProcessChannel:
-    """A worker process."""
+class ProcessLauncher:
+    """Starts programs in processes of this machine."""
+
+    @property
+    def places(self) -> int:
+        """The number of cores."""
+        return len(os.sched_getaffinity(0))
+
+    def open(self, program: str) -> "ProcessLink":
+        """Start a program."""
+        return ProcessLink(program)
+
+
+class ProcessLink:
+    """A link to a process.
+
+    Args:
+        program: As in `Launcher.open`.
+    """
 
     patience = START_TIMEOUT
 
-    def __init__(self) -> None:
+    def __init__(self, program: str) -> None:
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT, 0))
         path = [entry or os.getcwd() for entry in sys.path]
-        code = CODE.format(path=path, socket=theirs.fileno(), parent=os.getpid())
+        code = CODE.format(path=path, socket=theirs.fileno(), parent=os.getpid(), program=program)
         with theirs:
             command = [sys.executable, "-c", code]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
@@ -53,20 +69,15 @@ class ProcessChannel:
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[bytes]] = {}
         self._lock = threading.Lock()
-        self._sending = threading.Lock()  # held for as long as the worker does not read
+        self._sending = threading.Lock()  # held for as long as the process does not read
         threading.Thread(target=self._read, daemon=True).start()
-
-    @staticmethod
-    def places() -> int:
-        """Return the number of cores."""
-        return len(os.sched_getaffinity(0))
 
     def ask(self, data: bytes, timeout: float | None) -> bytes:
         """Send a request and wait for the reply."""
         future: Future[bytes] = Future()
         with self._lock:
             if not self.alive:
-                raise SandboxLost(f"{self.name} has ended", reason="killed")
+                raise NodeLost(f"{self.name} has ended", reason="killed")
             number = next(self._numbers)
             self._waiting[number] = future
         try:
@@ -74,7 +85,10 @@ class ProcessChannel:
                 self._connection.send_bytes(number.to_bytes(NUMBER) + data)
         except OSError:  # it has ended, or does not read
             self._process.kill()
-        return future.result(timeout)
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            raise TimeoutError(f"{self.name} did not answer within {timeout:g} s") from None
 
     def close(self) -> None:
         """End the process."""
@@ -103,29 +117,21 @@ class ProcessChannel:
             self._connection.close()
         self._socket.close()
         for future in self._waiting.values():
-            future.set_exception(SandboxLost(f"{self.name} ended with status {status}", reason="killed"))
+            future.set_exception(NodeLost(f"{self.name} ended with status {status}", reason="killed"))
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Serve a vector environment until its end of the connection is closed."""
+def main(descriptor: int, parent: int, program: str) -> None:
+    """Run a program until the parent's end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    connection, worker, sending = Connection(descriptor), Worker(), threading.Lock()
-    threading.Thread(target=_watch, args=(parent, worker), daemon=True).start()
+    connection, host, sending = Connection(descriptor), Host(load_program(program)), threading.Lock()
+    host.end_when(lambda: os.getppid() != parent, PARENT_EVERY)
 
-    def send(number: bytes, reply: Future[bytes]) -> None:
+    def send(number: bytes, reply: bytes) -> None:
         with sending, contextlib.suppress(OSError):
-            connection.send_bytes(number + reply.result())
+            connection.send_bytes(number + reply)
 
     with contextlib.suppress(EOFError, OSError):
         while True:
             data = connection.recv_bytes()
-            number = data[:NUMBER]
-            worker.handle(data[NUMBER:]).add_done_callback(lambda reply, number=number: send(number, reply))  # type: ignore[misc]  # a default binds it
-    worker.end()
-
-
-def _watch(parent: int, worker: Worker) -> None:
-    pause = threading.Event()
-    while os.getppid() == parent:
-        pause.wait(PARENT_EVERY)
-    worker.end()
+            host.handle(data[NUMBER:], functools.partial(send, data[:NUMBER]))
+    host.end()

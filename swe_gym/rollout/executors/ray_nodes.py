@@ -2,8 +2,6 @@
 
 import contextlib
 import math
-import os
-import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -13,13 +11,8 @@ from ray._private.state import available_resources_per_node  # Ray has no public
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...errors import UsageError
-from ...ray_cluster import CALL_TIMEOUT, Setup, check_cpus, connect, losses
-from ..pool import NodeLost
-from .host import Events, Host, Message
-from .remote import PATIENCE, HostNode, RemoteExecutor
-
-START_TIMEOUT = 120.0
-"""Seconds in which the actor of a node must start."""
+from ...remote import START_TIMEOUT, NodeLost, RayLink, Setup, check_cpus, connect, losses
+from .nodes import LEASE, PATIENCE, PROGRAM, HostNode, RemoteExecutor
 
 NUM_CPUS = 0.25
 """CPUs of an episode: most of the time it waits for a model or for a process."""
@@ -34,32 +27,13 @@ ROUNDING = 1e-6
 """CPUs that a sum of fractions may lack."""
 
 
-class RayHost(Host):
-    """The actor on a node.
-
-    Args:
-        lease: Seconds without a call of the driver after which the actor closes its sandboxes and ends.
-    """
-
-    def __init__(self, lease: float) -> None:
-        super().__init__(lease, on_cut=lambda: os._exit(1))
-
-    def prepare(self, setup: Setup) -> None:
-        """Set the process up as the driver's.
-
-        Raises:
-            UsageError: Other code of swe_gym is installed here.
-        """
-        setup.apply()
-
-
 def ray_executor(
     address: str = "",
     *,
     num_cpus: float = NUM_CPUS,
     memory_mb: int = MEMORY_MB,
     per_node: int | None = None,
-    lease: float = 30.0,
+    lease: float = LEASE,
     patience: float = PATIENCE,
     variables: Sequence[str] = (),
 ) -> RemoteExecutor:
@@ -84,7 +58,7 @@ def ray_executor(
         raise UsageError(f"lease, num_cpus, memory_mb and per_node must be positive: {lease=:g}, {num_cpus=:g}")
     check_cpus(num_cpus)
     room = Room(per_node, num_cpus, memory_mb)
-    return RemoteExecutor(RayCluster(address, room, lease, patience, variables), patience=patience)
+    return RemoteExecutor(RayCluster(address, room, lease, patience, variables), patience=patience, lease=lease)
 
 
 class Room(NamedTuple):
@@ -146,10 +120,8 @@ class RayCluster:
         self._settling = False  # tasks that asked for a new node hold a part of it
         self._changed = time.monotonic()  # the nodes that are alive
         self._setup = Setup.of_this_process(variables)
-        self._served: dict[str, _RayNode] = {}
+        self._served: dict[str, RayLink] = {}
         self._asked: list[ray.ObjectRef] = []
-        how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 4, "enable_task_events": False}
-        self._kind = ray.remote(**how)(RayHost)
         self._ask = ray.remote(num_cpus=room.num_cpus, max_retries=0)(_do_nothing)
         self._ours = connect(address)
 
@@ -164,7 +136,7 @@ class RayCluster:
         free = _read_free()
         if self._alive != free.keys():
             self._alive, self._changed = frozenset(free), time.monotonic()
-        served = {name for name, node in self._served.copy().items() if not node.closed and name in free}
+        served = {name for name, link in self._served.copy().items() if not link.closed and name in free}
         fresh = {name for name in free.keys() - served if self._room.of(free[name])}
         self._settling = bool(fresh and self._asks())
         self._offered = served if self._settling else served | fresh
@@ -176,16 +148,17 @@ class RayCluster:
 
         Raises:
             NodeLost: It did not start.
-            UsageError: The node has other code of swe_gym.
         """
         free = _read_free().get(node, {})
         if not (room := self._room.of(free)):
             raise NodeLost("its CPUs or its memory are in use", reason="NoRoom")
-        with losses(_make_lost):
+        with losses():
             there = NodeAffinitySchedulingStrategy(node, soft=False)
-            actor = self._kind.options(scheduling_strategy=there, **self._room.held(free)).remote(self._lease)
-            self._served[node] = _RayNode(actor, room, self._setup, self._lease)
-            return self._served[node]
+            resources = {"scheduling_strategy": there, **self._room.held(free)}
+            name = f"the Ray actor on node {node}"
+            link = RayLink(PROGRAM, self._setup, resources, name=name, patience=START_TIMEOUT, lease=self._lease)
+        self._served[node] = link
+        return HostNode(link, room)
 
     def demand(self, jobs: int) -> str:
         """Ask for CPUs with tasks that do nothing. As long as they wait, an autoscaler sees what they need.
@@ -196,7 +169,7 @@ class RayCluster:
         if self._settling or time.monotonic() > self._changed + self._patience:
             jobs = 0
         jobs = max(0, jobs - self._coming)
-        with losses(_make_lost):
+        with losses():
             asked = self._asks()
             self._withdraw(asked[jobs:])
             others = f"!in({','.join(self._offered)})"
@@ -239,44 +212,6 @@ def _do_nothing() -> None:
 
 def _read_free() -> dict[str, dict[str, float]]:
     """Return the free resources of each node that is alive."""
-    with losses(_make_lost):
+    with losses():
         known = available_resources_per_node()
         return {one["NodeID"]: known.get(one["NodeID"], {}) for one in ray.nodes() if one["Alive"]}
-
-
-class _RayNode:
-    """An actor on a node."""
-
-    def __init__(self, actor: "ray.actor.ActorHandle", room: int, setup: Setup, lease: float) -> None:
-        self.room = room
-        self.closed = False
-        self._actor, self._lease = actor, lease
-        self._sent: list[ray.ObjectRef] = []
-        self._lock = threading.Lock()
-        try:
-            ray.get(self._actor.prepare.remote(setup), timeout=START_TIMEOUT)
-        except BaseException:
-            self.close()
-            raise
-
-    def send(self, messages: Sequence[Message]) -> None:
-        with self._lock:
-            self._sent.append(self._actor.send.remote(messages))
-
-    def poll(self, seconds: float) -> Events:
-        with losses(_make_lost):
-            events: Events = ray.get(self._actor.poll.remote(seconds), timeout=seconds + self._lease)
-            with self._lock:
-                sent = self._sent
-                done, self._sent = ray.wait(sent, num_returns=len(sent), timeout=0) if sent else ([], [])
-            ray.get(done, timeout=CALL_TIMEOUT)
-            return events
-
-    def close(self) -> None:
-        self.closed = True
-        with contextlib.suppress(ray.exceptions.RayError, ValueError):
-            ray.kill(self._actor, no_restart=True)
-
-
-def _make_lost(message: str, kind: str) -> NodeLost:
-    return NodeLost(message, reason=kind)

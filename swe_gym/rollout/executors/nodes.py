@@ -1,25 +1,34 @@
-"""`RemoteExecutor`: runs the jobs of a pool on the nodes of a cluster. It knows nodes by a protocol only."""
+"""`RemoteExecutor`: runs the jobs of a pool on the nodes of a cluster. It knows clusters by a protocol only."""
 
 import collections
 import contextlib
 import dataclasses
 import itertools
 import logging
+import math
 import pickle
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ...errors import UsageError, portable
-from ..pool import CLOSE_TIMEOUT, AnyJob, Job, NodeLost
-from .host import Ended, Events, HostAnswer, Message, Question
+from ...remote import START_TIMEOUT, HostLink, NodeLost, ProcessLauncher, ask
+from ...threads import SerialThread
+from ..pool import CLOSE_TIMEOUT, AnyJob, Job
+from .jobs import Ended, Events, HostAnswer, JobHost, Question
 
 logger = logging.getLogger(__name__)
 
+PROGRAM = f"{JobHost.__module__}:{JobHost.__name__}"
+"""The program of a node."""
+
 POLL = 0.5
-"""Seconds of one call of `Host.poll`: how late a turn is shown."""
+"""Seconds of one call of `JobHost.poll`: how late a turn is shown."""
+
+LEASE = 30.0
+"""Seconds without contact after which a node is lost."""
 
 LOOK_EVERY = 3.0
 """Seconds between two looks for new nodes."""
@@ -37,41 +46,27 @@ MOST_QUESTIONS = 64
 """Questions of jobs that are answered at once."""
 
 
-class HostNode(Protocol):
-    """A host on a node.
+class HostNode(NamedTuple):
+    """A node that runs jobs.
 
     Attributes:
+        link: The link to its `JobHost`.
         room: Number of jobs that it may run at once.
     """
 
+    link: HostLink
     room: int
-
-    def send(self, messages: Sequence[Message]) -> None:
-        """Send messages without waiting. If that fails, the next `poll` raises the error."""
-        ...
-
-    def poll(self, seconds: float) -> Events:
-        """Return what `Host.poll` returns.
-
-        Raises:
-            NodeLost: The node is gone, or did not answer in time.
-        """
-        ...
-
-    def close(self) -> None:
-        """End the host at once, whatever it does."""
-        ...
 
 
 class HostCluster(Protocol):
-    """Machines that can run hosts."""
+    """Nodes that can run jobs."""
 
     def nodes(self) -> Collection[str]:
         """Return the ids of all nodes that are alive."""
         ...
 
     def open(self, node: str) -> HostNode:
-        """Start a host on a node.
+        """Start `PROGRAM` on a node.
 
         Raises:
             NodeLost: It did not start.
@@ -104,11 +99,12 @@ class _RemoteJob:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Open:
-    """A node with a host."""
+    """A node with a host. Its sender makes one call after the other."""
 
     name: str
     node: HostNode
     running: dict[int, _RemoteJob] = dataclasses.field(default_factory=dict)
+    sender: SerialThread = dataclasses.field(default_factory=lambda: SerialThread("send"))
 
     @property
     def free(self) -> int:
@@ -125,12 +121,20 @@ class RemoteExecutor:
     Args:
         cluster: The cluster. The executor closes it.
         patience: Seconds without any node after which jobs are refused.
+        lease: Seconds without an answer after which a node is lost.
         look_every: Seconds between two looks for new nodes, and between two demands for them.
     """
 
-    def __init__(self, cluster: HostCluster, *, patience: float = PATIENCE, look_every: float = LOOK_EVERY) -> None:
+    def __init__(
+        self,
+        cluster: HostCluster,
+        *,
+        patience: float = PATIENCE,
+        lease: float = LEASE,
+        look_every: float = LOOK_EVERY,
+    ) -> None:
         self._cluster = cluster
-        self._patience, self._look_every = patience, look_every
+        self._patience, self._lease, self._look_every = patience, lease, look_every
         self._lock = threading.RLock()
         self._open: dict[str, _Open] = {}
         self._serving: dict[str, threading.Thread] = {}
@@ -196,7 +200,7 @@ class RemoteExecutor:
                 self._waiting.remove(running)
                 running.job.started = time.monotonic()
                 best.running[running.ident] = running
-                best.node.send([Message("start", running.ident, running.work)])
+                self._send(best, "start", running.ident, running.work)
 
     def _fits(self, running: _RemoteJob, one: _Open) -> bool:
         return not (self._is_suspect(running) and any(map(self._is_suspect, one.running.values())))
@@ -215,7 +219,7 @@ class RemoteExecutor:
             for one in self._open.values():
                 for running in one.running.values():
                     if running.job is job:
-                        one.node.send([Message("cancel", running.ident, job.cancelled)])
+                        self._send(one, "cancel", running.ident, job.cancelled)
 
     def join(self, jobs_left: bool) -> None:
         """Wait until no job runs, at most `CLOSE_TIMEOUT` seconds, and not for jobs that are left behind."""
@@ -260,7 +264,9 @@ class RemoteExecutor:
         while not self._closed.is_set() and name in self._alive:
             started = time.monotonic()
             try:
-                with contextlib.closing(self._cluster.open(name)) as node:
+                node = self._cluster.open(name)
+                with contextlib.closing(node.link):
+                    self._poll(node.link, 0.0, node.link.patience)  # it has started
                     self._follow(_Open(name, node))
             except NodeLost as error:
                 losses = 1 if time.monotonic() > started + 2 * MAX_DELAY else losses + 1
@@ -278,7 +284,7 @@ class RemoteExecutor:
             self._assign()
         try:
             while not self._closed.is_set():
-                self._handle(one, one.node.poll(POLL))
+                self._handle(one, self._poll(one.node.link, POLL, POLL + self._lease))
         except NodeLost as error:
             self._lose(one, error)
             raise
@@ -288,6 +294,25 @@ class RemoteExecutor:
         finally:
             with self._lock:
                 self._open.pop(one.name, None)
+            one.sender.close()
+
+    def _poll(self, link: HostLink, seconds: float, timeout: float) -> Events:
+        try:
+            events: Events = ask(link, "poll", seconds, timeout=timeout)
+            return events
+        except TimeoutError as error:
+            raise NodeLost(str(error), reason=type(error).__name__) from error
+
+    def _send(self, one: _Open, method: str, ident: int, value: object) -> None:
+        """Call a method of the host for a job, without waiting. If the call fails, the next poll fails too."""
+
+        def send() -> None:
+            try:
+                ask(one.node.link, method, ident, value, timeout=self._lease)
+            except (NodeLost, TimeoutError):
+                one.node.link.close()
+
+        one.sender.submit(send)
 
     def _lose(self, one: _Open, error: NodeLost) -> None:
         with self._lock:
@@ -326,7 +351,7 @@ class RemoteExecutor:
             running.job.receive(event)
         except Exception as error:  # noqa: BLE001  the pool's caller raises it, as soon as the job has ended
             running.error = running.error or error
-            one.node.send([Message("cancel", running.ident, "stopped")])
+            self._send(one, "cancel", running.ident, "stopped")
 
     def _answer(self, one: _Open, running: _RemoteJob, question: Question) -> None:
         """Answer a question of a job, in a thread: a policy may take long."""
@@ -336,7 +361,7 @@ class RemoteExecutor:
             answer = HostAnswer(error=portable(error))
         with self._lock:
             if one.running.get(running.ident) is running:
-                one.node.send([Message("answer", running.ident, answer)])
+                self._send(one, "answer", running.ident, answer)
 
     def _end(self, one: _Open, running: _RemoteJob, event: Ended) -> None:
         job = running.job
@@ -351,3 +376,48 @@ class RemoteExecutor:
             self._losses.pop(job.key, None)
             running.ended(job)
             self._assign()
+
+
+class ProcessCluster:
+    """Processes of this machine as nodes.
+
+    Args:
+        processes: Number of processes.
+        room: Number of jobs that each may run at once.
+    """
+
+    def __init__(self, processes: int, room: int) -> None:
+        self._names = [f"process-{number}" for number in range(processes)]
+        self._room = room
+        self._launcher = ProcessLauncher()
+
+    def nodes(self) -> Collection[str]:
+        """Return the names of all processes."""
+        return self._names
+
+    def open(self, node: str) -> HostNode:  # noqa: ARG002  they are all alike
+        """Start a process."""
+        return HostNode(self._launcher.open(PROGRAM), self._room)
+
+    def demand(self, jobs: int) -> str:  # noqa: ARG002  it cannot grow
+        """Return an empty text: the number of processes is fixed."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing: the executor has ended every process."""
+
+
+def process_executor(workers: float, *, processes: int | None = None) -> RemoteExecutor:
+    """Return an executor on worker processes of this machine.
+
+    Args:
+        workers: Jobs that run at once. The processes share them.
+        processes: Number of processes; None for one per core, but not more than `workers`.
+
+    Raises:
+        UsageError: The number is invalid.
+    """
+    if processes is not None and processes < 1:
+        raise UsageError(f"processes must be at least 1, not {processes}")
+    count = int(min(processes or ProcessLauncher().places, workers))
+    return RemoteExecutor(ProcessCluster(count, math.ceil(workers / count)), patience=START_TIMEOUT)
