@@ -29,7 +29,7 @@ def images(adder: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_each_image_gets_a_tool_of_its_own_once(cli, images: str, tmp_path: Path) -> None:
     with AgsServer() as server:
         words = ["images", "ags", tmp_path / "tools.json", "--source", images, f"endpoint={server.url}"]
-        words += ["envd_image=r.io/envd:1", "memory_mb=2048"]
+        words += ["envd_image=r.io/envd:1", "memory_mb=2048", "role_arn=qcs::cam::uin/1:roleName/pull"]
         for _ in range(2):  # the second run makes no tool
             result = cli(*words)
             assert result.status == 0, result.out + result.err
@@ -40,6 +40,7 @@ def test_each_image_gets_a_tool_of_its_own_once(cli, images: str, tmp_path: Path
         tool = server.tools[names["r.io/a/one:1"]]
         assert tool["CustomConfiguration"]["Resources"] == {"CPU": "2", "Memory": "2048Mi"}
         assert tool["CustomConfiguration"]["Command"] == ["/mnt/envd"]
+        assert tool["RoleArn"] == "qcs::cam::uin/1:roleName/pull"
         assert tool["StorageMounts"][0]["StorageSource"]["Image"]["Reference"] == "r.io/envd:1"
 
 

@@ -73,7 +73,8 @@ def test_exported_tasks_can_be_loaded(cli, tmp_path: Path, suffix: str) -> None:
 @pytest.mark.network
 def test_a_real_task_is_built_validated_and_added(cli, task_file: Path) -> None:
     """The one test that makes a task of a package on the index."""
-    result = cli("tasks", "new", "--from-pypi", "pathspec", "0.12.0", "0.12.1", "--times", "1", task_file)
+    words = ["--from-pypi", "pathspec", "0.12.0", "0.12.1", "--times", "1", "--requirement", "toolz"]
+    result = cli("tasks", "new", *words, task_file)
     assert (result.status, result.err) == (0, "")
     assert "pypi__pathspec-0.12.1 is valid and was added to" in result.out
     tasks = FileSource(str(task_file))
@@ -81,6 +82,8 @@ def test_a_real_task_is_built_validated_and_added(cli, task_file: Path) -> None:
     task = tasks.get("pypi__pathspec-0.12.1")
     assert len(task.oracle.fail_to_pass) == 1
     assert len(task.oracle.pass_to_pass) > 100
+    assert task.python is not None
+    assert any(line.startswith("toolz==") for line in task.python.requirements)
     assert "match_file() returns None since 0.12.0" in task.problem_statement
 
 
