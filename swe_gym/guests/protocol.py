@@ -31,14 +31,10 @@ if TYPE_CHECKING:
             payload: What the payload of its request is; empty if it has none.
         """
 
-        name: str
-        request: Callable[..., Request]
-        reply: Callable[..., Reply]
-        payload: str
-
         def __init__(
             self, name: str, request: Callable[..., Request], reply: Callable[..., Reply], payload: str = ""
-        ) -> None: ...
+        ) -> None:
+            self.name, self.request, self.reply, self.payload = name, request, reply, payload
 
 
 if not TYPE_CHECKING:  # a guest has no `typing`; a request is a plain dict at both ends, and is not converted
