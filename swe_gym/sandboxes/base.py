@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, Self, TypeVar
 
 from ..errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, Unsupported, UsageError
 from ..guests.protocol import (
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         WriteRequest,
     )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_MAX_OUTPUT = 1 << 20
@@ -335,6 +336,7 @@ class Sandbox(abc.ABC):
             raise UsageError(f"timeout must be positive and finite, and grace not negative: {timeout=}, {grace=}")
         if not 0 <= max_output <= LARGEST_MAX_OUTPUT:
             raise UsageError(f"max_output must be between 0 and {LARGEST_MAX_OUTPUT}: {max_output}")
+        self._check_open()
         request: ExecRequest = {
             "argv": self._argv(command),
             "cwd": self.resolve(cwd) if cwd else self.workdir,
@@ -445,6 +447,7 @@ class Sandbox(abc.ABC):
         timeout: float = 30.0,
     ) -> Pty:
         """Start a process on a pseudo-terminal of its own, with echo off. It ends with `Pty.close` or `close`."""
+        self._check_open()
         request: OpenRequest = {
             "argv": self._argv(command),
             "cwd": self.resolve(cwd or ""),
@@ -476,7 +479,7 @@ class Sandbox(abc.ABC):
         """
         if not 0 <= port <= 65535 or max_connections < 1:
             raise UsageError(f"port must be 0 to 65535, and max_connections positive: {port=}, {max_connections=}")
-        return self._call(lambda: self._forward(port, handler, max_connections))
+        return self._call(self._forward, port, handler, max_connections)
 
     # --- what callers and backends share ----------------------------------------------------------------
 
@@ -524,13 +527,13 @@ class Sandbox(abc.ABC):
         self, operation: Operation[Request, Reply], request: Request, payload: bytes = b"", *, timeout: float
     ) -> tuple[Reply, bytes]:
         """Carry out an operation of `guests.protocol`, as one call. Return its reply, and the reply's payload."""
-        return self._call(lambda: self._request(operation, request, payload, timeout=timeout))
+        return self._call(self._request, operation, request, payload, timeout=timeout)
 
-    def _call(self, work: Callable[[], T]) -> T:
+    def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do one call: refuse it if closed, report a concurrent close as such, close a lost sandbox."""
         self._check_open()
         try:
-            return work()
+            return work(*args, **kwargs)
         except SandboxClosed:
             raise
         except SandboxError as error:
