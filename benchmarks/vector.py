@@ -179,7 +179,7 @@ def run_true(envs: SweVectorEnv, rounds: int) -> None:
     """Run the same commands from one thread that only writes and reads bytes, as an upper bound."""
     boxes = [env.unwrapped.sandbox for env in envs.envs]
     streams = {box._channel._stream._socket.fileno(): box._channel._stream._socket for box in boxes}
-    fields = {"argv": ["bash", "-c", "true"], "limit": 60.0, "grace": 1.0, "max_output": 1 << 16, "merge": True}
+    fields = {"argv": ["bash", "-c", "true"], "timeout": 60.0, "grace": 1.0, "max_output": 1 << 16, "merge": True}
     requests = [
         encode({"id": 0, "op": "exec", "cwd": box.workdir, "env": box.environment(), **fields}) for box in boxes
     ]

@@ -137,7 +137,9 @@ def types_of(schema: object) -> tuple[str, ...]:
         each = [types_of(option) for option in options]
         return tuple(dict.fromkeys(name for names in each for name in names)) if all(each) else ()
     named = schema.get("type")
-    names = named if isinstance(named, (list, tuple)) else [named]
+    if isinstance(named, str):
+        return (named,) if named in _PYTHON_TYPES else ()
+    names = named if isinstance(named, (list, tuple)) else []
     return tuple(name for name in names if isinstance(name, str) and name in _PYTHON_TYPES)
 
 

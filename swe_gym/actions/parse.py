@@ -14,6 +14,8 @@ from .scan import FORMATS, MAX_MARKERS, FoundCall, TooManyCalls, calls_in, find_
 
 Several = Literal["first", "last", "error"]
 
+WITHOUT_FENCE = tuple(name for name in FORMATS if name != "bash")
+
 MAX_MESSAGE = 800
 """Maximum length of an `ActionError` in characters."""
 
@@ -59,8 +61,7 @@ def _parse(action: object, tools: Sequence[ToolSpec], format: str, several: str)
     if several == "error" and len(found) > 1:
         raise ActionError(f"The action holds {len(found)} calls. Write exactly one.")
     chosen = found[-1 if several == "last" else 0]
-    shell = shell_tool(tools)
-    if chosen.format == "bash" and shell and not chosen.flaw:
+    if chosen.format == "bash" and not chosen.flaw and (shell := shell_tool(tools)):
         chosen = dataclasses.replace(chosen, name=shell[0].name, arguments={shell[1]: chosen.arguments["command"]})
     echo = text[chosen.start : chosen.end] if chosen.end else ""
     if chosen.flaw:
@@ -106,17 +107,23 @@ def _find_in(action: object, tools: Sequence[ToolSpec], format: str) -> tuple[st
             return text, found
     if not isinstance(text, str):
         raise ActionError(f"An action is text or a message with tool_calls, not {type(action).__name__}.")
-    wanted = [name for name in FORMATS if name != "bash" or shell_tool(tools)] if format == "auto" else [format]
     try:
-        scan = find_calls(text, wanted)
+        scan = find_calls(text, _formats_in(text, tools) if format == "auto" else (format,))
     except TooManyCalls:
         raise ActionError(
             f"The action is too long: more than {MAX_MARKERS} places in it could begin a call. Write exactly one."
         ) from None
     if not scan.found:
         raise ActionError(_no_call(text, scan.open_think, tools, format))
+    if len(scan.found) == 1:
+        return text, scan.found
     best = min((one.format for one in scan.found), key=FORMATS.index)
     return text, [one for one in scan.found if one.format == best]
+
+
+def _formats_in(text: str, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+    """Return the formats to look for: that of fences only if the text has one, and a tool runs it."""
+    return FORMATS if "```" in text and shell_tool(tools) else WITHOUT_FENCE
 
 
 def _no_call(text: str, open_think: bool, tools: Sequence[ToolSpec], format: str) -> str:

@@ -5,6 +5,7 @@ moves forward and the number of steps is bounded: the time is linear in the leng
 """
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -80,7 +81,14 @@ _MARKERS = {
 }
 
 
-def find_calls(text: str, formats: Iterable[str]) -> Scan:
+@functools.cache
+def _marker(formats: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the pattern of the places where a call in one of the formats, or a thought, may start or end."""
+    wanted = [_MARKERS[name] for name in FORMATS if name in formats]
+    return re.compile("|".join(["</?think>", *dict.fromkeys(wanted)]), re.MULTILINE)
+
+
+def find_calls(text: str, formats: tuple[str, ...]) -> Scan:
     """Find every call in `text` in one of `formats`.
 
     Calls between `<think>` and `</think>` do not count, nor does anything before an unopened `</think>`: chat templates
@@ -89,8 +97,7 @@ def find_calls(text: str, formats: Iterable[str]) -> Scan:
     Raises:
         TooManyCalls: More than `MAX_MARKERS` places could start a call.
     """
-    wanted = [name for name in FORMATS if name in set(formats)]
-    marker = re.compile("|".join(["</?think>", *dict.fromkeys(_MARKERS[name] for name in wanted)]), re.MULTILINE)
+    marker = _marker(formats)
     scan, position, budget = Scan(), 0, MAX_MARKERS
     while match := marker.search(text, position):
         opening = match.group()
@@ -103,7 +110,7 @@ def find_calls(text: str, formats: Iterable[str]) -> Scan:
             position = len(text) if closing < 0 else closing + len("</think>")
         else:
             found, position, cost = _reader(opening)(text, match)
-            scan.found += [one for one in (_match_format(one, wanted) for one in found) if one]
+            scan.found += [kept for one in found if (kept := _match_format(one, formats))]
             budget -= cost
         if budget < 0:
             raise TooManyCalls

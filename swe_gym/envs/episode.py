@@ -32,6 +32,10 @@ SHOWN_TURNS = 12
 """Number of turns that the render modes show."""
 
 
+UNJUDGED = Verdict(resolved=False)
+"""Verdict in the `info` of an episode without one."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShownTurn:
     """One turn as rendered. Turn 0 is the reset and has no action."""
@@ -130,7 +134,7 @@ class EpisodeState:
 
     def info(self) -> Info:
         """Return the `info` of `reset` and `step`: a new dict of plain JSON with fixed keys and types."""
-        verdict = self.verdict or Verdict(resolved=False)
+        verdict = self.verdict or UNJUDGED
         exit_code = self.result.exit_code if self.result else None
         return {
             "task_id": self.task.task_id,
@@ -158,7 +162,7 @@ class EpisodeState:
 
 
 def _count_passed(statuses: dict[str, TestStatus]) -> int:
-    return sum(status is TestStatus.PASSED for status in statuses.values())
+    return list(statuses.values()).count(TestStatus.PASSED)
 
 
 def describe_failure(error: Exception, sandbox: Sandbox, limit: int = 300) -> str:

@@ -69,7 +69,7 @@ def _find_left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
-        if docstring := _docstring(node):
+        for docstring in _docstrings(node):
             yield start(docstring), end(docstring)
         if isinstance(node, ast.ImportFrom) and (node.level or node.module == "typing"):
             yield start(node), end(node)
@@ -85,11 +85,12 @@ def _find_left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
         todo.extend(ast.iter_child_nodes(node))
 
 
-def _docstring(node: ast.AST) -> ast.Expr | None:
-    """Return the docstring of a node with further statements."""
+def _docstrings(node: ast.AST) -> Iterator[ast.Expr]:
+    """Yield the docstring of a node with further statements, and those of a module's constants."""
     import ast
 
     if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) or len(node.body) < 2:
-        return None
-    first = node.body[0]
-    return first if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) else None
+        return
+    for one in node.body if isinstance(node, ast.Module) else node.body[:1]:
+        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant):
+            yield one

@@ -1,5 +1,7 @@
 """The base class of all sandboxes, with the contract of its calls."""
 
+from __future__ import annotations
+
 import abc
 import contextlib
 import os
@@ -7,14 +9,51 @@ import posixpath
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, Self, TypeVar
 
 from ..errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, Unsupported, UsageError
+from ..guests.protocol import (
+    END_PROCESSES,
+    EXEC,
+    GET_TAR,
+    MANIFEST,
+    PTY_CLOSE,
+    PTY_OPEN,
+    PTY_READ,
+    PTY_SIGNAL,
+    PTY_WRITE,
+    PUT_TAR,
+    READ_FILE,
+    WRITE_FILE,
+)
 from ..types import Capabilities, ExecResult, FileEntry, JsonMapping
+from .channel import parsing
 from .finding import Finding
 from .forward import Forward, Handler
 from .spec import SandboxSpec
+
+if TYPE_CHECKING:
+    from ..guests.protocol import (
+        EndRequest,
+        ExecReply,
+        ExecRequest,
+        ManifestReply,
+        ManifestRequest,
+        OpenRequest,
+        Operation,
+        PtyReadRequest,
+        PtyRequest,
+        PtySignalRequest,
+        ReadRequest,
+        Reply,
+        Request,
+        UnpackRequest,
+        WriteRequest,
+    )
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DEFAULT_MAX_OUTPUT = 1 << 20
 DEFAULT_MAX_READ = 100 << 20
@@ -40,14 +79,19 @@ CLEAN_ENV: Mapping[str, str] = {
 """The base environment of every command. Nothing of the host's environment is inherited."""
 
 
-class Pty(abc.ABC):
+class Pty:
     """A process on a pseudo-terminal inside a sandbox; `Sandbox.open_pty` returns it."""
 
-    @abc.abstractmethod
+    def __init__(self, sandbox: Sandbox, number: int) -> None:
+        self._sandbox = sandbox
+        self._request: PtyRequest = {"pty": number}
+        self._exit_code: int | None = None
+        self._closed = False
+
     def write(self, data: bytes, *, timeout: float = 10.0) -> None:
         """Type `data`. Raises `SandboxError` if the sandbox does not take it in time."""
+        self._ask(PTY_WRITE, self._request, data, timeout=timeout)
 
-    @abc.abstractmethod
     def read_until(self, marker: bytes, *, timeout: float) -> tuple[bytes, bool]:
         """Return everything printed up to and including `marker`, and whether the marker was found.
 
@@ -55,19 +99,34 @@ class Pty(abc.ABC):
         1 MiB is kept. Output after the marker stays for the next read. One thread may read at a time; a second one
         gets a `FileError`.
         """
+        request: PtyReadRequest = {**self._request, "timeout": timeout}
+        reply, data = self._ask(PTY_READ, request, marker, timeout=timeout)
+        self._exit_code = reply["exit_code"]
+        return data, reply["found"]
 
-    @abc.abstractmethod
     def signal(self, number: int, *, timeout: float = 10.0) -> None:
         """Send a signal to the terminal's foreground process group."""
+        request: PtySignalRequest = {**self._request, "signal": number}
+        self._ask(PTY_SIGNAL, request, timeout=timeout)
 
     @property
-    @abc.abstractmethod
     def exit_code(self) -> int | None:
         """The exit code, minus the signal's number if one ended it, or None if no read has seen the end."""
+        return self._exit_code
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Kill the process and everything it started. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(SandboxClosed):
+                self._sandbox._ask(PTY_CLOSE, self._request, timeout=10.0)
+
+    def _ask(
+        self, operation: Operation[Request, Reply], request: Request, payload: bytes = b"", *, timeout: float
+    ) -> tuple[Reply, bytes]:
+        if self._closed:
+            raise SandboxClosed("the terminal is closed")
+        return self._sandbox._ask(operation, request, payload, timeout=timeout)
 
 
 class Sandbox(abc.ABC):
@@ -125,11 +184,12 @@ class Sandbox(abc.ABC):
         self._lock = threading.RLock()  # a signal handler may close what its own thread is using
         self._owner: int | None = None  # the process that started it
         self._loss: SandboxLost | None = None
+        self._environment: dict[str, str] | None = None  # of commands; it does not change any more once it is open
 
     # --- the backend --------------------------------------------------------------------------------------
 
     @classmethod
-    def for_spec(cls, spec: SandboxSpec) -> "Sandbox":
+    def for_spec(cls, spec: SandboxSpec) -> Sandbox:
         """Return a sandbox of this description, which is not started. A backend of several classes chooses one.
 
         Raises:
@@ -199,6 +259,7 @@ class Sandbox(abc.ABC):
             self._owner = os.getpid()
         try:
             self._start(time.monotonic() + self.spec.start_timeout)
+            self._environment = self.environment()
             with self._lock:
                 if self._state == "starting":
                     self._state = "open"
@@ -275,17 +336,18 @@ class Sandbox(abc.ABC):
             raise UsageError(f"timeout must be positive and finite, and grace not negative: {timeout=}, {grace=}")
         if not 0 <= max_output <= LARGEST_MAX_OUTPUT:
             raise UsageError(f"max_output must be between 0 and {LARGEST_MAX_OUTPUT}: {max_output}")
-        with self._call():
-            return self._exec(
-                self._argv(command),
-                timeout=timeout,
-                grace=grace,
-                cwd=self.resolve(cwd or ""),
-                env=self.environment(env),
-                stdin=stdin,
-                max_output=max_output,
-                merge=merge,
-            )
+        self._check_open()
+        request: ExecRequest = {
+            "argv": self._argv(command),
+            "cwd": self.resolve(cwd) if cwd else self.workdir,
+            "env": self.environment(env),
+            "timeout": timeout,
+            "grace": grace,
+            "max_output": max_output,
+            "merge": merge,
+        }
+        reply, output = self._ask(EXEC, request, stdin, timeout=timeout + grace)
+        return make_result(reply, output)
 
     def read_file(self, path: str, *, max_bytes: int = DEFAULT_MAX_READ, timeout: float = 60.0) -> bytes:
         """Return the content of a file; `path` is relative to the workdir or absolute.
@@ -294,8 +356,8 @@ class Sandbox(abc.ABC):
             MissingFile, NotAFile, NoPermission: The error of the file system.
             FileError: Any other error, or the file is larger than `max_bytes`.
         """
-        with self._call():
-            return self._read_file(self.resolve(path), max_bytes=max_bytes, timeout=timeout)
+        request: ReadRequest = {"path": self.resolve(path), "max_bytes": max_bytes, "timeout": timeout}
+        return self._ask(READ_FILE, request, timeout=timeout)[1]
 
     def write_file(self, path: str, data: bytes, *, mode: int | None = None, timeout: float = 60.0) -> None:
         """Write a file atomically: a reader sees the old or the new content. Missing parents are created.
@@ -309,8 +371,8 @@ class Sandbox(abc.ABC):
         Raises:
             NotAFile, NoPermission, FileError: The error of the file system.
         """
-        with self._call():
-            self._write_file(self.resolve(path), data, mode=mode, timeout=timeout)
+        request: WriteRequest = {"path": self.resolve(path), "mode": mode}
+        self._ask(WRITE_FILE, request, data, timeout=timeout)
 
     def put_tar(self, path: str, data: bytes, *, timeout: float = 120.0) -> None:
         """Unpack a tar archive into the folder `path`, which is created if missing.
@@ -318,13 +380,13 @@ class Sandbox(abc.ABC):
         Raises:
             FileError: A member leads out of the folder or is a device. Nothing is unpacked.
         """
-        with self._call():
-            self._put_tar(self.resolve(path), data, timeout=timeout)
+        request: UnpackRequest = {"path": self.resolve(path)}
+        self._ask(PUT_TAR, request, data, timeout=timeout)
 
     def get_tar(self, path: str, *, max_bytes: int = DEFAULT_MAX_READ, timeout: float = 120.0) -> bytes:
         """Return the folder `path` as a tar archive with modes, times and links. Over `max_bytes` is a `FileError`."""
-        with self._call():
-            return self._get_tar(self.resolve(path), max_bytes=max_bytes, timeout=timeout)
+        request: ReadRequest = {"path": self.resolve(path), "max_bytes": max_bytes, "timeout": timeout}
+        return self._ask(GET_TAR, request, timeout=timeout)[1]
 
     def manifest(
         self,
@@ -352,16 +414,17 @@ class Sandbox(abc.ABC):
         Returns:
             Relative path (`os.fsdecode`d) -> entry, sorted by path. Sockets, pipes and devices are left out.
         """
-        with self._call():
-            return self._manifest(
-                self.resolve(path),
-                exclude=tuple(exclude),
-                max_files=max_files,
-                max_ignored=max_ignored,
-                max_hashed=max_hashed,
-                only=None if only is None else tuple(only),
-                timeout=timeout,
-            )
+        request: ManifestRequest = {
+            "path": self.resolve(path),
+            "exclude": list(exclude),
+            "max_files": max_files,
+            "max_ignored": max_ignored,
+            "max_hashed": max_hashed,
+            "only": only is not None,
+            "timeout": timeout,
+        }
+        names = b"\0".join(map(os.fsencode, only or ()))
+        return self._call(lambda: read_entries(self._request(MANIFEST, request, names, timeout=timeout)[0]))
 
     def end_processes(self, *, commands: bool = False, timeout: float = 10.0) -> None:
         """Kill every process that ended commands left behind.
@@ -370,8 +433,8 @@ class Sandbox(abc.ABC):
             commands: Also kill running commands and terminals. A killed command's `exec` returns.
             timeout: Seconds that it may take.
         """
-        with self._call():
-            self._end_processes(commands=commands, timeout=timeout)
+        request: EndRequest = {"commands": commands}
+        self._ask(END_PROCESSES, request, timeout=timeout)
 
     def open_pty(
         self,
@@ -384,15 +447,16 @@ class Sandbox(abc.ABC):
         timeout: float = 30.0,
     ) -> Pty:
         """Start a process on a pseudo-terminal of its own, with echo off. It ends with `Pty.close` or `close`."""
-        with self._call():
-            return self._open_pty(
-                self._argv(command),
-                cwd=self.resolve(cwd or ""),
-                env=self.environment(env),
-                rows=rows,
-                columns=columns,
-                timeout=timeout,
-            )
+        self._check_open()
+        request: OpenRequest = {
+            "argv": self._argv(command),
+            "cwd": self.resolve(cwd or ""),
+            "env": self.environment(env),
+            "rows": rows,
+            "columns": columns,
+        }
+        reply, _ = self._ask(PTY_OPEN, request, timeout=timeout)
+        return Pty(self, reply["pty"])
 
     def forward(self, port: int, handler: Handler, *, max_connections: int = 64) -> Forward:
         """Listen on a port of 127.0.0.1 in the sandbox, and serve its connections in this process, without any network.
@@ -415,8 +479,7 @@ class Sandbox(abc.ABC):
         """
         if not 0 <= port <= 65535 or max_connections < 1:
             raise UsageError(f"port must be 0 to 65535, and max_connections positive: {port=}, {max_connections=}")
-        with self._call():
-            return self._forward(port, handler, max_connections)
+        return self._call(self._forward, port, handler, max_connections)
 
     # --- what callers and backends share ----------------------------------------------------------------
 
@@ -448,8 +511,11 @@ class Sandbox(abc.ABC):
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the whole environment of a command: clean, the backend's, the spec's, the call's, in this order."""
-        env = {**CLEAN_ENV, **self._base_env(), **self.spec.env, **(extra or {})}
-        return {key: value.replace("{workdir}", self.workdir) for key, value in env.items()}
+        known = self._environment or {**CLEAN_ENV, **self._base_env(), **self.spec.env}
+        if self._environment and not extra:
+            return known.copy()
+        workdir = self.workdir
+        return {key: value.replace("{workdir}", workdir) for key, value in {**known, **(extra or {})}.items()}
 
     def _argv(self, command: str | Sequence[str]) -> list[str]:
         argv = [self._shell, "-c", command] if isinstance(command, str) else [str(part) for part in command]
@@ -457,12 +523,17 @@ class Sandbox(abc.ABC):
             raise UsageError("command is empty")
         return argv
 
-    @contextlib.contextmanager
-    def _call(self) -> Iterator[None]:
-        """Guard one call: refuse it if closed, report a concurrent close as such, close a lost sandbox."""
+    def _ask(
+        self, operation: Operation[Request, Reply], request: Request, payload: bytes = b"", *, timeout: float
+    ) -> tuple[Reply, bytes]:
+        """Carry out an operation of `guests.protocol`, as one call. Return its reply, and the reply's payload."""
+        return self._call(self._request, operation, request, payload, timeout=timeout)
+
+    def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do one call: refuse it if closed, report a concurrent close as such, close a lost sandbox."""
         self._check_open()
         try:
-            yield
+            return work(*args, **kwargs)
         except SandboxClosed:
             raise
         except SandboxError as error:
@@ -497,58 +568,48 @@ class Sandbox(abc.ABC):
         return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
 
     @abc.abstractmethod
-    def _exec(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        grace: float,
-        cwd: str,
-        env: Mapping[str, str],
-        stdin: bytes,
-        max_output: int,
-        merge: bool,
-    ) -> ExecResult: ...
+    def _request(
+        self, operation: Operation[Request, Reply], request: Request, payload: bytes = b"", *, timeout: float
+    ) -> tuple[Reply, bytes]:
+        """Carry out one operation of `guests.protocol.OPERATIONS`.
 
-    @abc.abstractmethod
-    def _read_file(self, path: str, *, max_bytes: int, timeout: float) -> bytes: ...
+        Args:
+            operation: The operation.
+            request: The fields of its request. Paths are absolute.
+            payload: The payload of its request.
+            timeout: Seconds that it may take.
 
-    @abc.abstractmethod
-    def _write_file(self, path: str, data: bytes, *, mode: int | None, timeout: float) -> None: ...
+        Returns:
+            The fields of its reply, and the payload.
 
-    @abc.abstractmethod
-    def _put_tar(self, path: str, data: bytes, *, timeout: float) -> None: ...
-
-    @abc.abstractmethod
-    def _get_tar(self, path: str, *, max_bytes: int, timeout: float) -> bytes: ...
-
-    @abc.abstractmethod
-    def _manifest(
-        self,
-        path: str,
-        *,
-        exclude: tuple[str, ...],
-        max_files: int,
-        max_ignored: int | None,
-        max_hashed: int | None,
-        only: tuple[str, ...] | None,
-        timeout: float,
-    ) -> dict[str, FileEntry]: ...
-
-    @abc.abstractmethod
-    def _end_processes(self, *, commands: bool, timeout: float) -> None: ...
-
-    @abc.abstractmethod
-    def _open_pty(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-        rows: int,
-        columns: int,
-        timeout: float,
-    ) -> Pty: ...
+        Raises:
+            FileError: The error of the file system.
+            SandboxLost: The sandbox is gone or did not answer in time.
+        """
 
     def _forward(self, port: int, handler: Handler, max_connections: int) -> Forward:  # noqa: ARG002  optional
         raise Unsupported(f"backend {self.name!r} cannot forward ports")
+
+
+def make_result(reply: ExecReply, output: bytes) -> ExecResult:
+    """Return the result of a command."""
+    middle = reply["stdout"]
+    return ExecResult(
+        exit_code=reply["exit_code"],
+        signal=reply["signal"],
+        timed_out=reply["timed_out"],
+        stdout=output[:middle],
+        stderr=output[middle:],
+        stdout_dropped=reply["stdout_dropped"],
+        stderr_dropped=reply["stderr_dropped"],
+        duration=reply["duration"],
+    )
+
+
+def read_entries(reply: ManifestReply) -> dict[str, FileEntry]:
+    """Return the entries of a manifest, sorted by path."""
+    with parsing():
+        return {
+            name: FileEntry(mode=mode, size=size, digest=digest, link=link, ignored=ignored)
+            for name, (mode, size, digest, link, ignored) in sorted(reply["entries"].items())
+        }

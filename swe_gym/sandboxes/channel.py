@@ -1,25 +1,31 @@
 """The host's end of a runner: blocking requests over one byte stream, from any number of threads.
 
+It sends the operations of `guests.protocol`, and refuses a reply whose fields are not those of the table.
+
 There is no reader thread. One of the waiting callers reads for all, and passes the reading on once it has its own
 reply. So an open sandbox costs no thread, and a reply no switch between threads. A forwarded port has a waiting caller
 of its own, so its events are read at any time.
 """
 
+from __future__ import annotations
+
 import contextlib
 import copy
+import functools
 import itertools
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ..errors import SandboxClosed, SandboxLost, UsageError
-from ..guests.protocol import Decoder, ProtocolError, encode
-from ..types import Json, JsonObject
+from ..guests.protocol import Decoder, ProtocolError, encode, fields_of
+from ..types import JsonObject
 
 if TYPE_CHECKING:
+    from ..guests.protocol import ForwardEvent, Operation, Reply, Request
     from .tls import TlsSocket
 
 LONGEST_POLL = 2**31 - 1
@@ -52,7 +58,7 @@ class ByteStream(Protocol):
 class SocketStream:
     """A `ByteStream` over a connected stream socket, which it owns."""
 
-    def __init__(self, sock: "socket.socket | TlsSocket") -> None:
+    def __init__(self, sock: socket.socket | TlsSocket) -> None:
         sock.setblocking(False)
         self._socket = sock
         self._lock = threading.RLock()  # a signal handler may close what its own thread is using
@@ -127,6 +133,52 @@ def parsing() -> Iterator[None]:
         raise SandboxLost("the runner sent an invalid reply", reason="protocol", detail=repr(error)) from error
 
 
+class RequestFailed(Exception):
+    """The runner could not carry out a request.
+
+    Attributes:
+        name: Name of the errno, or "BadRequest".
+    """
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+TYPES: dict[str, tuple[type, ...]] = {
+    **{"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)},
+    **{"list": (list,), "dict": (dict,), "None": (type(None),)},
+}
+"""Type in the table of operations -> types of the JSON value."""
+
+
+@functools.cache
+def reply_types(operation: Operation[Request, Reply]) -> dict[str, tuple[type, ...]]:
+    """Return the fields of an operation's reply, and the types that each may have."""
+    found: dict[str, tuple[type, ...]] = {"id": (int,)}
+    for name, text in fields_of(operation.reply).items():
+        found[name] = sum((TYPES[one.partition("[")[0]] for one in text.split(" | ")), ())
+    return found
+
+
+def check_reply(operation: Operation[Request, Reply], reply: JsonObject) -> None:
+    """Raise an error if a reply failed, or if its fields are not those of the operation.
+
+    Raises:
+        RequestFailed: The runner could not carry out the request.
+        SandboxLost: The reply is invalid, which means that a command got hold of the runner.
+    """
+    types = reply_types(operation)
+    if reply.keys() == types.keys() and all([type(value) in types[name] for name, value in reply.items()]):
+        return
+    error = reply.get("error")
+    if isinstance(error, list) and len(error) == 2:
+        raise RequestFailed(str(error[0]), str(error[1]))
+    wrong = sorted({*types} ^ {*reply}) or [name for name, value in reply.items() if type(value) not in types[name]]
+    detail = f"{operation.name}: {', '.join(wrong)}"
+    raise SandboxLost("the runner sent an invalid reply", reason="protocol", detail=detail)
+
+
 class RunnerChannel:
     """Sends requests and waits for their replies, each with its own deadline.
 
@@ -139,7 +191,7 @@ class RunnerChannel:
     """
 
     def __init__(self, stream: ByteStream) -> None:
-        self.on_event: Callable[[JsonObject, bytes], None] | None = None
+        self.on_event: Callable[[ForwardEvent, bytes], None] | None = None
         self._stream = stream
         self._decoder = Decoder()
         self._ids = itertools.count(1)
@@ -150,10 +202,13 @@ class RunnerChannel:
         self._replies: dict[int, tuple[JsonObject, bytes]] = {}
         self._failure: SandboxLost | SandboxClosed | None = None
 
-    def request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Json) -> tuple[JsonObject, bytes]:
+    def request(
+        self, operation: Operation[Request, Reply], request: Request, payload: bytes = b"", *, timeout: float
+    ) -> tuple[Reply, bytes]:
         """Send one request and return its reply.
 
         Raises:
+            RequestFailed: The runner could not carry it out.
             SandboxLost: The stream broke, or no reply came within `timeout` seconds.
             SandboxClosed: `close` was called.
             UsageError: The request is too large.
@@ -161,25 +216,30 @@ class RunnerChannel:
         deadline = time.monotonic() + min(timeout, LONGEST_WAIT)
         number = next(self._ids)
         try:
-            data = encode({"id": number, "op": op, **fields}, payload)
+            data = encode({"id": number, "op": operation.name, **request}, payload)  # type: ignore[dict-item]  # a TypedDict
         except ProtocolError as error:
-            raise UsageError(f"the request {op!r} is too large: {error}") from error
+            raise UsageError(f"the request {operation.name!r} is too large: {error}") from error
         with self._turn:
             self._raise_failure()
             self._waiting.add(number)
         try:
             self._send(data, deadline)
-            return self._receive(number, deadline)
+            reply, data = self._receive(number, deadline)
         finally:
             with self._turn:
                 self._waiting.discard(number)
                 self._replies.pop(number, None)
+        check_reply(operation, reply)
+        return reply, data  # type: ignore[return-value]  # checked
 
-    def tell(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Json) -> None:
+    def tell(
+        self, operation: Operation[Request, Reply], request: Request, payload: bytes = b"", *, timeout: float
+    ) -> None:
         """Send a request that has no reply. Raises as `request`."""
         with self._turn:
             self._raise_failure()
-        self._send(encode({"id": next(self._ids), "op": op, **fields}, payload), time.monotonic() + timeout)
+        data = encode({"id": next(self._ids), "op": operation.name, **request}, payload)  # type: ignore[dict-item]
+        self._send(data, time.monotonic() + timeout)
 
     def close(self) -> None:
         """Close the stream; waiting requests raise `SandboxClosed`."""
@@ -260,7 +320,7 @@ class RunnerChannel:
     def _take_event(self, message: JsonObject, payload: bytes) -> None:
         try:
             if self.on_event:
-                self.on_event(message, payload)
+                self.on_event(cast("ForwardEvent", message), payload)
         except ProtocolError as error:
             self._fail(SandboxLost("the sandbox sent an invalid event", reason="protocol", detail=str(error)))
 

@@ -1,5 +1,7 @@
 """The base class of backends with images: the image's Python, its environment, and the workspace."""
 
+from __future__ import annotations
+
 import contextlib
 import gzip
 import io
@@ -8,18 +10,23 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, cast
 
 from ..cache import build_once, digest
 from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
-from ..types import ExecResult, Json, JsonObject, PythonEnv
+from ..guests.protocol import EXEC, PUT_TAR
+from ..types import PythonEnv
+from .base import make_result
 from .gates import gate
 from .portable_python import PLACE
 from .runner_sandbox import RunnerSandbox
 from .spec import SandboxSpec
 from .workspaces import prepare_workspace
+
+if TYPE_CHECKING:
+    from ..guests.protocol import ExecRequest, Operation, Reply, Request, UnpackRequest
 
 log = logging.getLogger(__name__)
 
@@ -147,9 +154,9 @@ class ContainerSandbox(RunnerSandbox):
         if self.spec.workspace:
             workspace = prepare_workspace(self.spec.workspace, timeout=deadline - time.monotonic())
         super()._start(deadline)
-        self._image_env = self._read_environment(deadline)
+        self._image_env = self._read_environment()
         if workspace:
-            self._request("put_tar", pack(workspace), timeout=deadline - time.monotonic(), path=self.workdir)
+            self._unpack(self.workdir, pack(workspace), deadline)
         self._bring_mounts(deadline)
         self._activate(deadline)
 
@@ -157,26 +164,37 @@ class ContainerSandbox(RunnerSandbox):
         """Copy the folders of `spec.mounts`, compressed."""
         for place, folder in self.spec.mounts.items():
             archive = compress_folder(Path(folder), deadline).read_bytes()
-            self._request("put_tar", archive, timeout=deadline - time.monotonic(), path=place)
+            self._unpack(place, archive, deadline)
+
+    def _unpack(self, place: str, archive: bytes, deadline: float) -> None:
+        request: UnpackRequest = {"path": place}
+        self._request(PUT_TAR, request, archive, timeout=deadline - time.monotonic())
 
     def _request(
-        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Json
-    ) -> tuple[JsonObject, bytes]:
+        self, operation: Operation[Request, Reply], request: Request, payload: bytes = b"", *, timeout: float
+    ) -> tuple[Reply, bytes]:
+        if self._running is not None and operation.name == EXEC.name and self._state == "open":
+            with self._turn(cast("ExecRequest", request)["timeout"]):
+                return self._send(operation, request, payload, timeout=timeout)
+        return self._send(operation, request, payload, timeout=timeout)
+
+    def _send(
+        self, operation: Operation[Request, Reply], request: Request, payload: bytes, *, timeout: float
+    ) -> tuple[Reply, bytes]:
         try:
-            return super()._request(op, payload, timeout=timeout, path=path, **fields)
+            return super()._request(operation, request, payload, timeout=timeout)
         except SandboxLost as loss:
             loss = self._explain_loss(loss)
-            log.warning("sandbox %s was lost during %s (%s): %s", self.id, op, loss.reason, loss)
+            log.warning("sandbox %s was lost during %s (%s): %s", self.id, operation.name, loss.reason, loss)
             raise loss from None
 
     def _explain_loss(self, loss: SandboxLost) -> SandboxLost:
         """Return the loss with what the backend knows about its cause."""
         return loss
 
-    def _read_environment(self, deadline: float) -> dict[str, str]:
+    def _read_environment(self) -> dict[str, str]:
         """Return the image's variables, with which the runner was started."""
-        _, data = self._request("environ", timeout=deadline - time.monotonic())
-        pairs = (item.partition("=") for item in data.decode("utf-8", "replace").split("\0") if "=" in item)
+        pairs = (item.partition("=") for item in self._runner_env.decode("utf-8", "replace").split("\0") if "=" in item)
         return {name: value for name, _, value in pairs if name not in NOT_INHERITED}
 
     def _activate(self, deadline: float) -> None:
@@ -194,16 +212,10 @@ class ContainerSandbox(RunnerSandbox):
             path = self._base_env()["PATH"]
             self._image_env |= {"PATH": f"{prefix}/bin:{path}", "VIRTUAL_ENV": prefix}
 
-    def _exec(self, argv: Sequence[str], *, timeout: float, **how: Json) -> ExecResult:
-        with self._turn(timeout):
-            return super()._exec(argv, timeout=timeout, **how)
-
     @contextlib.contextmanager
     def _turn(self, patience: float) -> Iterator[None]:
-        """Wait for a turn if the number of running commands is limited."""
-        if self._running is None:
-            yield
-            return
+        """Wait for a turn of a limited number of running commands."""
+        assert self._running is not None
         with contextlib.ExitStack() as stack:
             try:
                 deadline = time.monotonic() + patience
@@ -214,16 +226,17 @@ class ContainerSandbox(RunnerSandbox):
 
     def _must_run(self, argv: list[str], deadline: float) -> str:
         """Run a command during the start; return its output."""
-        result = super()._exec(
-            argv,
-            timeout=max(0.1, deadline - time.monotonic()),
-            grace=0.0,
-            cwd="/",
-            env=self.environment(),
-            stdin=b"",
-            max_output=1 << 16,
-            merge=True,
-        )
+        timeout = max(0.1, deadline - time.monotonic())
+        request: ExecRequest = {
+            "argv": argv,
+            "cwd": "/",
+            "env": self.environment(),
+            "timeout": timeout,
+            "grace": 0.0,
+            "max_output": 1 << 16,
+            "merge": True,
+        }
+        result = make_result(*self._request(EXEC, request, timeout=timeout))
         if not result.ok:
             text = f"the container cannot run {argv[0]}: {result.describe()}"
             raise SandboxStartError(text, reason="setup", detail=result.text)

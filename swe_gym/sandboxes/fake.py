@@ -15,10 +15,13 @@ In Python, the calls can be inspected afterwards:
         assert sandbox.calls[-1].target == "ls"
 """
 
-import contextlib
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import io
+import itertools
+import os
 import posixpath
 import re
 import shlex
@@ -26,10 +29,10 @@ import tarfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -43,15 +46,45 @@ from ..errors import (
     SandboxStartError,
     Unsupported,
 )
-from ..types import Capabilities, ExecResult, FileEntry, Frozen
-from .base import Pty, Sandbox
-from .channel import RunnerChannel
+from ..guests.protocol import (
+    EXEC,
+    GET_TAR,
+    MANIFEST,
+    OPERATIONS,
+    PTY_OPEN,
+    PTY_READ,
+    PTY_WRITE,
+    PUT_TAR,
+    READ_FILE,
+    WRITE_FILE,
+)
+from ..types import Capabilities, Frozen
+from .base import Sandbox
+from .channel import RunnerChannel, reply_types
 from .fake_forward import start_runner
 from .forward import Forward, Handler
 from .runner_forward import SandboxForwards
 from .spec import SandboxSpec, parse_options
 
-Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar", "end_processes", "forward"]
+if TYPE_CHECKING:
+    from ..guests.protocol import (
+        ExecReply,
+        ExecRequest,
+        ManifestReply,
+        ManifestRequest,
+        Nothing,
+        OpenRequest,
+        Operation,
+        PtyReadReply,
+        PtyReadRequest,
+        PtyReply,
+        PtyRequest,
+        ReadRequest,
+        UnpackRequest,
+        WriteRequest,
+    )
+    from ..guests.protocol import Reply as AnyReply
+    from ..guests.protocol import Request as AnyRequest
 
 Content = Annotated[
     bytes,
@@ -70,6 +103,24 @@ def _check_pattern(pattern: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
+
+
+def kind_of_call(operation: str) -> str:
+    """Return the kind of call that an operation of the runner is: its name, or what several are together."""
+    if operation.startswith("pty_"):
+        return "pty"
+    return "tar" if operation.endswith("_tar") else operation
+
+
+KINDS = sorted({"start", "close", "forward", *map(kind_of_call, OPERATIONS)})
+"""Kinds of calls that a script can let fail."""
+
+
+def _check_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of call {kind!r}: choose from {', '.join(KINDS)}")
+    return kind
+
 
 CLOSE_TIMEOUT = 10.0
 DEFAULT_MODE = 0o644
@@ -102,8 +153,8 @@ class Fault(Frozen):
     """A scripted failure: exactly one of `error`, `stall` and `truncate`.
 
     Attributes:
-        at: Kind of call. "tar" is both directions; "pty" is opening one and every use of it; "forward" is opening a
-            port.
+        at: Kind of call: "start", "close", or an operation of `swe_gym.guests.protocol`. "tar" is both directions;
+            "pty" is opening one and every use of it; "forward" is opening a port.
         nth: Number of the call, from 1, or "every".
         match: Regular expression; only calls whose command or path matches are counted.
         error: Name of the error class in `swe_gym.errors` to raise. `SandboxLost` closes the sandbox.
@@ -115,7 +166,7 @@ class Fault(Frozen):
         truncate: Number of bytes to which a command's streams, or a file that is read, are cut.
     """
 
-    at: Operation
+    at: Annotated[str, AfterValidator(_check_kind)]
     nth: int | Literal["every"] = 1
     match: Pattern = ""
     error: str | None = None
@@ -178,10 +229,10 @@ class RecordedCall:
     Attributes:
         at: Kind of call.
         target: Command, path, or text typed into a pty.
-        arguments: All other arguments: timeout, env, data and so on.
+        arguments: The fields of the request, and its payload by its name: timeout, env, data and so on.
     """
 
-    at: Operation
+    at: str
     target: str
     arguments: Mapping[str, object]
 
@@ -190,6 +241,12 @@ class RecordedCall:
 class _File:
     data: bytes
     mode: int = DEFAULT_MODE
+
+
+@dataclasses.dataclass
+class _Terminal:
+    printed: bytearray
+    exit_code: int | None
 
 
 class FakeSandbox(Sandbox):
@@ -224,6 +281,18 @@ class FakeSandbox(Sandbox):
         self._releases = 0
         self._fault_counts: Counter[int] = Counter()
         self._reply_counts: Counter[int] = Counter()
+        self._terminals: dict[int, _Terminal] = {}
+        self._numbers = itertools.count(1)
+        self._answers: dict[str, Callable[[Any, bytes, int | None], tuple[Any, bytes]]] = {}
+        self._offer(EXEC, self._run)
+        self._offer(READ_FILE, self._read)
+        self._offer(WRITE_FILE, self._write)
+        self._offer(PUT_TAR, self._unpack)
+        self._offer(GET_TAR, self._pack)
+        self._offer(MANIFEST, self._list)
+        self._offer(PTY_OPEN, self._open_terminal)
+        self._offer(PTY_READ, self._read_terminal)
+        self._offer(PTY_WRITE, self._write_terminal)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -242,7 +311,7 @@ class FakeSandbox(Sandbox):
     def _start(self, deadline: float) -> None:
         if self.spec.min_isolation != "none":
             raise Unsupported(f"a fake sandbox isolates nothing, less than min_isolation={self.spec.min_isolation!r}")
-        self._record("start", "", deadline=deadline)
+        self._record("start", "", {}, deadline)
 
     def _close(self) -> None:
         with self._changed:
@@ -250,11 +319,11 @@ class FakeSandbox(Sandbox):
             self._changed.notify_all()
         if self._runner:
             self._runner[0].close()
-        self._record("close", "", deadline=time.monotonic() + CLOSE_TIMEOUT)
+        self._record("close", "", {}, time.monotonic() + CLOSE_TIMEOUT)
 
     # --- the script -----------------------------------------------------------------------------------
 
-    def _record(self, at: Operation, target: str, *, deadline: float, **arguments: object) -> Fault | None:
+    def _record(self, at: str, target: str, arguments: Mapping[str, object], deadline: float) -> Fault | None:
         """Record a call and carry out its fault; return the fault if it truncates, which the caller does."""
         with self._changed:
             self.calls.append(RecordedCall(at, target, arguments))
@@ -266,7 +335,7 @@ class FakeSandbox(Sandbox):
             return None
         raise fault.make_error()
 
-    def _due(self, at: Operation, target: str) -> Fault | None:
+    def _due(self, at: str, target: str) -> Fault | None:
         due = None
         for index, fault in enumerate(self.script.faults):
             if fault.at == at and re.search(fault.match, target):
@@ -275,7 +344,7 @@ class FakeSandbox(Sandbox):
                     due = fault
         return due
 
-    def _stall(self, at: Operation, deadline: float) -> None:
+    def _stall(self, at: str, deadline: float) -> None:
         with self._changed:
             before = self._releases
             self.stalled.set()
@@ -300,56 +369,82 @@ class FakeSandbox(Sandbox):
                     return reply
         return self.script.default
 
-    # --- commands -------------------------------------------------------------------------------------
+    # --- operations -----------------------------------------------------------------------------------
 
-    def _exec(
+    def _offer(
         self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        grace: float,
-        max_output: int,
-        merge: bool,
-        **given: object,
-    ) -> ExecResult:
-        command = _command_text(argv)
-        deadline = time.monotonic() + timeout + grace + self.script.slack
-        given |= {"timeout": timeout, "grace": grace, "max_output": max_output, "merge": merge}
-        fault = self._record("exec", command, deadline=deadline, **given)
-        if fault is not None and fault.truncate is not None:
-            max_output = min(max_output, fault.truncate)
-        reply = self._reply(command)
-        stdout, stderr = (reply.stdout + reply.stderr, b"") if merge else (reply.stdout, reply.stderr)
-        stdout, stdout_dropped = _head_and_tail(stdout, max_output)
-        stderr, stderr_dropped = _head_and_tail(stderr, max_output)
-        ended_itself = reply.signal is None and not reply.timed_out
-        return ExecResult(
-            exit_code=(reply.exit_code or 0) if ended_itself else reply.exit_code,
-            signal=reply.signal,
-            timed_out=reply.timed_out,
-            stdout=stdout,
-            stderr=stderr,
-            stdout_dropped=stdout_dropped,
-            stderr_dropped=stderr_dropped,
-            duration=timeout if reply.timed_out else 0.0,
-        )
+        operation: Operation[AnyRequest, AnyReply],
+        answer: Callable[[AnyRequest, bytes, int | None], tuple[AnyReply, bytes]],
+    ) -> None:
+        """Let `answer` carry out an operation. It takes the request, its payload, and the bytes to truncate to."""
+        self._answers[operation.name] = answer
 
-    def _open_pty(self, argv: Sequence[str], *, timeout: float, **given: object) -> Pty:
-        self._record("pty", _command_text(argv), deadline=time.monotonic() + timeout, **given)
-        return _FakePty(self, self._reply(_command_text(argv)))
+    def _request(
+        self, operation: Operation[AnyRequest, AnyReply], request: AnyRequest, payload: bytes = b"", *, timeout: float
+    ) -> tuple[AnyReply, bytes]:
+        """Record the operation, carry out its fault, and answer: with an empty reply if nothing else is known."""
+        fields = cast("Mapping[str, Any]", request)
+        arguments = {**fields, operation.payload: payload} if operation.payload else fields
+        deadline = time.monotonic() + timeout + (self.script.slack if operation.name == EXEC.name else 0.0)
+        fault = self._record(kind_of_call(operation.name), _target(fields, payload), arguments, deadline)
+        answer = self._answers.get(operation.name)
+        if answer is None:
+            return empty_reply(operation), b""
+        return answer(request, payload, fault.truncate if fault else None)
 
     def _forward(self, port: int, handler: Handler, max_connections: int) -> Forward:
-        deadline = time.monotonic() + CLOSE_TIMEOUT
-        self._record("forward", str(port), deadline=deadline, max_connections=max_connections)
+        arguments = {"max_connections": max_connections}
+        self._record("forward", str(port), arguments, time.monotonic() + CLOSE_TIMEOUT)
         with self._lock:
             self._check_open()
             self._runner = self._runner or start_runner(f"sandbox {self.id}")
         return self._runner[1].open(port, handler, max_connections)
 
+    def _run(self, request: ExecRequest, _: bytes, cut: int | None) -> tuple[ExecReply, bytes]:
+        limit = request["max_output"] if cut is None else min(request["max_output"], cut)
+        reply = self._reply(_command_text(request["argv"]))
+        stdout, stderr = (reply.stdout + reply.stderr, b"") if request["merge"] else (reply.stdout, reply.stderr)
+        stdout, stdout_dropped = _head_and_tail(stdout, limit)
+        stderr, stderr_dropped = _head_and_tail(stderr, limit)
+        ended_itself = reply.signal is None and not reply.timed_out
+        answer: ExecReply = {
+            "exit_code": (reply.exit_code or 0) if ended_itself else reply.exit_code,
+            "signal": reply.signal,
+            "timed_out": reply.timed_out,
+            "duration": request["timeout"] if reply.timed_out else 0.0,
+            "stdout": len(stdout),
+            "stdout_dropped": stdout_dropped,
+            "stderr_dropped": stderr_dropped,
+        }
+        return answer, stdout + stderr
+
+    def _open_terminal(self, request: OpenRequest, _: bytes, __: int | None) -> tuple[PtyReply, bytes]:
+        reply = self._reply(_command_text(request["argv"]))
+        number = next(self._numbers)
+        self._terminals[number] = _Terminal(bytearray(reply.stdout), reply.exit_code)
+        return {"pty": number}, b""
+
+    def _write_terminal(self, request: PtyRequest, data: bytes, _: int | None) -> tuple[Nothing, bytes]:
+        """Print the reply to the typed text."""
+        terminal = self._terminals[request["pty"]]
+        if terminal.exit_code is None:
+            reply = self._reply(data.decode("utf-8", "replace"))
+            terminal.printed += reply.stdout
+            terminal.exit_code = reply.exit_code
+        return {}, b""
+
+    def _read_terminal(self, request: PtyReadRequest, marker: bytes, _: int | None) -> tuple[PtyReadReply, bytes]:
+        terminal = self._terminals[request["pty"]]
+        start = terminal.printed.find(marker)
+        end = len(terminal.printed) if start < 0 else start + len(marker)
+        data = bytes(terminal.printed[:end])
+        del terminal.printed[:end]
+        return {"found": start >= 0, "exit_code": terminal.exit_code}, data
+
     # --- files ----------------------------------------------------------------------------------------
 
-    def _read_file(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
-        fault = self._record("read", path, deadline=time.monotonic() + timeout, max_bytes=max_bytes)
+    def _read(self, request: ReadRequest, _: bytes, cut: int | None) -> tuple[Nothing, bytes]:
+        path, max_bytes = request["path"], request["max_bytes"]
         if self._is_folder(path):
             raise NotAFile(f"is a directory: {path}")
         if path not in self._files:
@@ -357,23 +452,24 @@ class FakeSandbox(Sandbox):
         data = self._files[path].data
         if len(data) > max_bytes:
             raise FileError(f"{path} has {len(data)} bytes, more than {max_bytes}")
-        return data if fault is None else data[: fault.truncate]
+        return {}, data[:cut]
 
-    def _write_file(self, path: str, data: bytes, *, mode: int | None, timeout: float) -> None:
-        self._record("write", path, deadline=time.monotonic() + timeout, data=data, mode=mode)
+    def _write(self, request: WriteRequest, data: bytes, _: int | None) -> tuple[Nothing, bytes]:
+        path, mode = request["path"], request["mode"]
         self._check_writable(path)
         before = self._files.get(path, _File(b""))
         self._files[path] = _File(data, before.mode if mode is None else mode)
+        return {}, b""
 
-    def _put_tar(self, path: str, data: bytes, *, timeout: float) -> None:
-        self._record("tar", path, deadline=time.monotonic() + timeout, data=data)
-        unpacked = {posixpath.join(path, name): file for name, file in _unpack(data).items()}
+    def _unpack(self, request: UnpackRequest, data: bytes, _: int | None) -> tuple[Nothing, bytes]:
+        unpacked = {posixpath.join(request["path"], name): file for name, file in _unpack(data).items()}
         for target in unpacked:
             self._check_writable(target)
         self._files.update(unpacked)
+        return {}, b""
 
-    def _get_tar(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
-        self._record("tar", path, deadline=time.monotonic() + timeout, max_bytes=max_bytes)
+    def _pack(self, request: ReadRequest, _: bytes, __: int | None) -> tuple[Nothing, bytes]:
+        path, max_bytes = request["path"], request["max_bytes"]
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
             for name, file in self._below(path).items():
@@ -382,31 +478,19 @@ class FakeSandbox(Sandbox):
                 archive.addfile(member, io.BytesIO(file.data))
         if buffer.tell() > max_bytes:
             raise FileError(f"the tar archive of {path} is larger than {max_bytes} bytes")
-        return buffer.getvalue()
+        return {}, buffer.getvalue()
 
-    def _manifest(
-        self,
-        path: str,
-        *,
-        exclude: tuple[str, ...],
-        max_files: int,
-        only: tuple[str, ...] | None,
-        timeout: float,
-        **bounds: object,
-    ) -> dict[str, FileEntry]:
-        self._record("manifest", path, deadline=time.monotonic() + timeout, exclude=exclude, only=only, **bounds)
+    def _list(self, request: ManifestRequest, names: bytes, _: int | None) -> tuple[ManifestReply, bytes]:
+        only = os.fsdecode(names).split("\0") if request["only"] else None
         found = {
-            name: FileEntry(mode=file.mode, size=len(file.data), digest=hashlib.sha256(file.data).hexdigest())
-            for name, file in self._below(path).items()
-            if not any(fnmatchcase(part, pattern) for part in name.split("/") for pattern in exclude)
+            name: [file.mode, len(file.data), hashlib.sha256(file.data).hexdigest(), None, ""]
+            for name, file in self._below(request["path"]).items()
+            if not any(fnmatchcase(part, pattern) for part in name.split("/") for pattern in request["exclude"])
             and (only is None or name in only)
         }
-        if len(found) > max_files:
-            raise FileError(f"{path} has more than {max_files} files")
-        return found
-
-    def _end_processes(self, *, commands: bool, timeout: float) -> None:
-        self._record("end_processes", "", deadline=time.monotonic() + timeout, commands=commands)
+        if len(found) > request["max_files"]:
+            raise FileError(f"{request['path']} has more than {request['max_files']} files")
+        return {"entries": found}, b""
 
     def _is_folder(self, path: str) -> bool:
         return path in ("/", self.workdir) or any(name.startswith(path + "/") for name in self._files)
@@ -425,49 +509,17 @@ class FakeSandbox(Sandbox):
                 raise FileError(f"not a directory: {parent}")
 
 
-class _FakePty(Pty):
-    """A pty that prints replies as soon as their text is typed."""
+def empty_reply(operation: Operation[Any, AnyReply]) -> AnyReply:
+    """Return a reply of an operation in which everything is zero, empty or None."""
+    types = reply_types(operation)
+    return cast("AnyReply", {name: types[name][-1]() for name in types if name != "id"})
 
-    def __init__(self, sandbox: FakeSandbox, first: Reply) -> None:
-        self._sandbox = sandbox
-        self._printed = bytearray(first.stdout)
-        self._exit_code = first.exit_code
-        self._closed = False
 
-    def write(self, data: bytes, *, timeout: float = 10.0) -> None:
-        text = data.decode("utf-8", "replace")
-        with self._use(text, timeout, use="write"):
-            if self._exit_code is None:
-                reply = self._sandbox._reply(text)
-                self._printed += reply.stdout
-                self._exit_code = reply.exit_code
-
-    def read_until(self, marker: bytes, *, timeout: float) -> tuple[bytes, bool]:
-        with self._use(marker.decode("utf-8", "replace"), timeout, use="read"):
-            start = self._printed.find(marker)
-            end = len(self._printed) if start < 0 else start + len(marker)
-            data = bytes(self._printed[:end])
-            del self._printed[:end]
-            return data, start >= 0
-
-    def signal(self, number: int, *, timeout: float = 10.0) -> None:
-        with self._use("", timeout, use="signal", number=number):
-            pass
-
-    @property
-    def exit_code(self) -> int | None:
-        return self._exit_code
-
-    def close(self) -> None:
-        self._closed = True
-
-    @contextlib.contextmanager
-    def _use(self, target: str, timeout: float, **arguments: object) -> Iterator[None]:
-        if self._closed:
-            raise SandboxClosed("the pty is closed")
-        with self._sandbox._call():
-            self._sandbox._record("pty", target, deadline=time.monotonic() + timeout, **arguments)
-            yield
+def _target(fields: Mapping[str, Any], payload: bytes) -> str:
+    """Return what a call is about: its command, its path, or what is typed or looked for."""
+    if "argv" in fields:
+        return _command_text(fields["argv"])
+    return str(fields["path"]) if "path" in fields else payload.decode("utf-8", "replace")
 
 
 def _command_text(argv: Sequence[str]) -> str:

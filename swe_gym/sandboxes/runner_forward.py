@@ -3,6 +3,8 @@
 A thread for each port waits for its end. While no other call waits for a reply, that thread reads the channel.
 """
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import itertools
@@ -10,12 +12,25 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..errors import ConnectionEnded, ConnectionTimeout, SandboxError, SweGymError, Unsupported, UsageError
-from ..guests.protocol import PIECE, WINDOW, ProtocolError
-from ..types import JsonObject
-from .channel import LONGEST_WAIT, RunnerChannel, parsing
+from ..guests.protocol import (
+    FORWARD_CLOSE,
+    FORWARD_DATA,
+    FORWARD_END,
+    FORWARD_OPEN,
+    FORWARD_TAKEN,
+    FORWARD_WAIT,
+    PIECE,
+    WINDOW,
+    ProtocolError,
+)
+from .channel import LONGEST_WAIT, RequestFailed, RunnerChannel
 from .forward import Handler, start_handler
+
+if TYPE_CHECKING:
+    from ..guests.protocol import ConnectionRequest, ForwardEvent, ForwardRequest, ListenRequest, TakenRequest
 
 FRAME_TIMEOUT = 60.0
 """Seconds in which a runner must receive a frame and answer it; else the sandbox is lost."""
@@ -37,7 +52,7 @@ class SandboxForwards:
         self._ports: dict[int, RunnerForward] = {}
         self._connections: dict[int, RunnerConnection] = {}
 
-    def open(self, port: int, handler: Handler, limit: int) -> "RunnerForward":
+    def open(self, port: int, handler: Handler, limit: int) -> RunnerForward:
         """Open a port. Raises as `Sandbox.forward`."""
         number = next(self._numbers)
         forward = RunnerForward(self._channel, number, handler, limit)
@@ -45,7 +60,7 @@ class SandboxForwards:
         forward.open(port, lambda: self._ports.pop(number, None))
         return forward
 
-    def _on_event(self, message: JsonObject, payload: bytes) -> None:
+    def _on_event(self, message: ForwardEvent, payload: bytes) -> None:
         """Take an event. An invalid one, or one that exceeds a limit, means that a command got hold of the runner."""
         try:
             number = int(message["connection"])
@@ -57,7 +72,7 @@ class SandboxForwards:
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(repr(error)) from error
 
-    def _connect(self, forward: "RunnerForward", number: int) -> None:
+    def _connect(self, forward: RunnerForward, number: int) -> None:
         if number in self._connections or len(forward.connections) >= forward.limit:
             raise ProtocolError("more connections than the limit")
 
@@ -89,7 +104,7 @@ class RunnerForward:
         self.connections: set[RunnerConnection] = set()
         self.end: SweGymError | None = None
         self._channel = channel
-        self._number = number
+        self._request: ForwardRequest = {"forward": number}
         self._owner = os.getpid()
         self._forget: Callable[[], object] = lambda: None
 
@@ -104,25 +119,23 @@ class RunnerForward:
         threading.Thread(target=self._watch, name=f"forwarded port {self.port}", daemon=True).start()
 
     def _listen(self, port: int) -> int:
-        reply, _ = self._channel.request(
-            "forward_open", timeout=FRAME_TIMEOUT, forward=self._number, port=port, limit=self.limit
-        )
-        if "unsupported" in reply:
+        request: ListenRequest = {**self._request, "port": port, "max_connections": self.limit}
+        try:
+            reply, _ = self._channel.request(FORWARD_OPEN, request, timeout=FRAME_TIMEOUT)
+        except RequestFailed as error:
+            raise SandboxError(f"port {port} cannot be opened in the sandbox: {error}") from error
+        if reply["unsupported"]:
             raise Unsupported(
                 f"no port can be forwarded, because the sandbox allows no sockets ({reply['unsupported']}): "
                 "use another backend, or tier 'namespace' of the local one"
             )
-        with parsing():
-            if "error" not in reply:
-                return int(reply["port"])
-            _, why = reply["error"]
-        raise SandboxError(f"port {port} cannot be opened in the sandbox: {why}")
+        return reply["port"]
 
     def close(self) -> None:
         """See `Forward.close`."""
         if self._owner == os.getpid():  # not a fork, which has the parent's stream
             with contextlib.suppress(SandboxError):
-                self._channel.request("forward_close", timeout=FRAME_TIMEOUT, forward=self._number)
+                self._channel.request(FORWARD_CLOSE, self._request, timeout=FRAME_TIMEOUT)
         self._end(ConnectionEnded("the forwarded port was closed"))
 
     def _watch(self) -> None:
@@ -131,7 +144,7 @@ class RunnerForward:
         A loss is not handled here: the sandbox's next call raises it.
         """
         try:
-            self._channel.request("forward_wait", timeout=LONGEST_WAIT, forward=self._number)
+            self._channel.request(FORWARD_WAIT, self._request, timeout=LONGEST_WAIT)
         except SandboxError as error:
             self._end(error)
         else:
@@ -152,7 +165,7 @@ class RunnerConnection:
 
     def __init__(self, channel: RunnerChannel, number: int, forget: Callable[[], None]) -> None:
         self._channel = channel
-        self._number = number
+        self._request: ConnectionRequest = {"connection": number}
         self._forget = forget
         self._change = threading.Condition()
         self._received = bytearray()
@@ -176,7 +189,8 @@ class RunnerConnection:
             confirm = self._unconfirmed if self._unconfirmed >= WINDOW // 2 else 0
             self._unconfirmed -= confirm
         if confirm:
-            self._tell("forward_taken", size=confirm)
+            request: TakenRequest = {**self._request, "size": confirm}
+            self._channel.tell(FORWARD_TAKEN, request, timeout=FRAME_TIMEOUT)
         return data
 
     def send(self, data: bytes, *, timeout: float) -> None:
@@ -190,7 +204,7 @@ class RunnerConnection:
                     raise ConnectionEnded("the client of the connection is gone")
                 piece = bytes(view[: min(self._credit, PIECE)])
                 self._credit -= len(piece)
-            self._tell("forward_data", piece)
+            self._channel.tell(FORWARD_DATA, self._request, piece, timeout=FRAME_TIMEOUT)
             view = view[len(piece) :]
 
     def _wait(self, condition: Callable[[], object], timeout: float, what: str) -> None:
@@ -206,7 +220,7 @@ class RunnerConnection:
         """See `Connection.close`."""
         if self.fail(ConnectionEnded("the connection is closed")):
             with contextlib.suppress(SandboxError):
-                self._tell("forward_end")
+                self._channel.tell(FORWARD_END, self._request, timeout=FRAME_TIMEOUT)
 
     def fail(self, why: SweGymError) -> bool:
         """Raise `why` in all waiting and later calls; return whether the connection was open."""
@@ -219,10 +233,7 @@ class RunnerConnection:
         self._forget()
         return True
 
-    def _tell(self, op: str, payload: bytes = b"", **fields: int) -> None:
-        self._channel.tell(op, payload, timeout=FRAME_TIMEOUT, connection=self._number, **fields)
-
-    def take(self, message: JsonObject, payload: bytes) -> None:
+    def take(self, message: ForwardEvent, payload: bytes) -> None:
         """Take an event of the runner. Raises ProtocolError if it exceeds the windows."""
         with self._change:
             self._received += payload

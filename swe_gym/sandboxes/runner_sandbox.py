@@ -1,20 +1,23 @@
 """The base class of backends that use the runner: they only provide a byte stream."""
 
-import abc
-import contextlib
-import os
-import time
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from __future__ import annotations
 
-from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxClosed, SandboxLost, SandboxStartError
+import abc
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxLost, SandboxStartError
 from ..guests import bundle
-from ..types import ExecResult, FileEntry, Json, JsonObject
-from .base import Pty, Sandbox
-from .channel import ByteStream, RunnerChannel, parsing
+from ..guests.protocol import HELLO
+from .base import Sandbox
+from .channel import ByteStream, RequestFailed, RunnerChannel
 from .forward import Forward, Handler
 from .runner_forward import SandboxForwards
 from .spec import SandboxSpec
+
+if TYPE_CHECKING:
+    from ..guests.protocol import HelloRequest, Operation, Reply, Request
 
 FILE_ERRORS: Mapping[str, type[FileError]] = {
     "ENOENT": MissingFile,
@@ -42,6 +45,7 @@ class RunnerSandbox(Sandbox):
         self._channel: RunnerChannel | None = None
         self._forwards: SandboxForwards | None = None
         self._unprotected = ""
+        self._runner_env = b""  # the environment that the runner was started with, NUL between its variables
 
     # --- what a backend writes ----------------------------------------------------------------------------
 
@@ -75,9 +79,9 @@ class RunnerSandbox(Sandbox):
             self._channel.close()
         try:
             timeout = deadline - time.monotonic()
-            limits: JsonObject = {"limits": self._limits(), "memory": self._watched_memory(), "ttl": self.spec.ttl}
-            reply, _ = self._request("hello", timeout=timeout, **limits)
-            self._unprotected = str(reply.get("unprotected", ""))
+            hello: HelloRequest = {"limits": self._limits(), "memory": self._watched_memory(), "ttl": self.spec.ttl}
+            reply, self._runner_env = self._request(HELLO, hello, timeout=timeout)
+            self._unprotected = reply["unprotected"]
         except SandboxLost as error:
             text = f"the runner of the {self.name} sandbox did not start"
             late = error.reason == "unresponsive"
@@ -101,119 +105,17 @@ class RunnerSandbox(Sandbox):
         ]
 
     def _request(
-        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Json
-    ) -> tuple[JsonObject, bytes]:
+        self, operation: Operation[Request, Reply], request: Request, payload: bytes = b"", *, timeout: float
+    ) -> tuple[Reply, bytes]:
         """Send a request to the runner and return its reply, with `slack` added to the deadline."""
         assert self._channel is not None
-        if path:
-            fields["path"] = path
-        reply, data = self._channel.request(op, payload, timeout=timeout + self.slack, **fields)
-        if "error" in reply:
-            with parsing():
-                name, message = reply["error"]
-                kind = FILE_ERRORS.get(name, FileError)
-            raise kind(f"{path}: {message}" if path else str(message))
-        return reply, data
-
-    # --- the operations ---------------------------------------------------------------------------------------
-
-    def _exec(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        grace: float,
-        stdin: bytes,
-        **how: Json,
-    ) -> ExecResult:
-        how |= {"argv": argv, "limit": timeout, "grace": grace}
-        reply, data = self._request("exec", stdin, timeout=timeout + grace, **how)
-        with parsing():
-            middle = reply["stdout"]
-            return ExecResult(
-                exit_code=reply["exit_code"],
-                signal=reply["signal"],
-                timed_out=reply["timed_out"],
-                stdout=data[:middle],
-                stderr=data[middle:],
-                stdout_dropped=reply["stdout_dropped"],
-                stderr_dropped=reply["stderr_dropped"],
-                duration=reply["duration"],
-            )
-
-    def _read_file(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
-        return self._request("read", timeout=timeout, limit=timeout, path=path, max_bytes=max_bytes)[1]
-
-    def _write_file(self, path: str, data: bytes, *, mode: int | None, timeout: float) -> None:
-        self._request("write", data, timeout=timeout, path=path, mode=mode)
-
-    def _put_tar(self, path: str, data: bytes, *, timeout: float) -> None:
-        self._request("put_tar", data, timeout=timeout, path=path)
-
-    def _get_tar(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
-        return self._request("get_tar", timeout=timeout, limit=timeout, path=path, max_bytes=max_bytes)[1]
-
-    def _manifest(
-        self, path: str, *, only: tuple[str, ...] | None, timeout: float, **bounds: Json
-    ) -> dict[str, FileEntry]:
-        names = b"\0".join(map(os.fsencode, only or ()))
-        bounds |= {"only": only is not None, "limit": timeout}
-        reply, _ = self._request("manifest", names, timeout=timeout, path=path, **bounds)
-        with parsing():
-            return {
-                name: FileEntry(mode=mode, size=size, digest=digest, link=link, ignored=ignored)
-                for name, (mode, size, digest, link, ignored) in sorted(reply["entries"].items())
-            }
-
-    def _end_processes(self, *, commands: bool, timeout: float) -> None:
-        self._request("end_processes", timeout=timeout, commands=commands)
-
-    def _open_pty(self, argv: Sequence[str], *, timeout: float, **how: Json) -> Pty:
-        reply, _ = self._request("pty_open", timeout=timeout, argv=argv, **how)
-        return RunnerPty(self, reply["id"])
+        try:
+            return self._channel.request(operation, request, payload, timeout=timeout + self.slack)
+        except RequestFailed as error:
+            path = cast("Mapping[str, object]", request).get("path")
+            kind = FILE_ERRORS.get(error.name, FileError)
+            raise kind(f"{path}: {error}" if path else str(error)) from error
 
     def _forward(self, port: int, handler: Handler, max_connections: int) -> Forward:
         assert self._forwards is not None
         return self._forwards.open(port, handler, max_connections)
-
-
-class RunnerPty(Pty):
-    """A terminal of the runner."""
-
-    def __init__(self, sandbox: RunnerSandbox, number: int) -> None:
-        self._sandbox = sandbox
-        self._number = number
-        self._exit_code: int | None = None
-        self._closed = False
-
-    def write(self, data: bytes, *, timeout: float = 10.0) -> None:
-        """See `Pty.write`."""
-        self._request("pty_write", data, timeout=timeout)
-
-    def read_until(self, marker: bytes, *, timeout: float) -> tuple[bytes, bool]:
-        """See `Pty.read_until`."""
-        reply, data = self._request("pty_read", marker, timeout=timeout, limit=timeout)
-        with parsing():
-            code = reply["exit_code"]
-            self._exit_code = None if code is None else int(code)
-            return data, bool(reply["found"])
-
-    def signal(self, number: int, *, timeout: float = 10.0) -> None:
-        """See `Pty.signal`."""
-        self._request("pty_signal", timeout=timeout, signal=number)
-
-    @property
-    def exit_code(self) -> int | None:
-        """See `Pty.exit_code`."""
-        return self._exit_code
-
-    def close(self) -> None:
-        """See `Pty.close`."""
-        if not self._closed:
-            self._closed = True
-            with contextlib.suppress(SandboxClosed):
-                self._request("pty_close", timeout=10.0)
-
-    def _request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Json) -> tuple[JsonObject, bytes]:
-        with self._sandbox._call():
-            return self._sandbox._request(op, payload, timeout=timeout, pty=self._number, **fields)

@@ -24,7 +24,7 @@ class Port:
         stack.callback(os.close, sink)
         self.loop = Loop(stream.fileno(), sink)
         self.ports = Forwards(self.loop)
-        self.number = self.ports.forward_open({"forward": 1, "port": 0, "limit": 2}, b"")[0]["port"]
+        self.number = self.ports.forward_open({"forward": 1, "port": 0, "max_connections": 2}, b"")[0]["port"]
         stack.callback(self.ports.forward_close, {"forward": 1}, b"")
 
     @property

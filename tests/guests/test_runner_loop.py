@@ -11,11 +11,24 @@ from typing import Any
 
 import pytest
 
-from swe_gym.guests.protocol import Decoder, encode
+from swe_gym.guests.protocol import (
+    GET_TAR,
+    MANIFEST,
+    OPERATIONS,
+    PUT_TAR,
+    READ_FILE,
+    WRITE_FILE,
+    Decoder,
+    Operation,
+    encode,
+    fields_of,
+)
 from swe_gym.guests.runner.files import get_tar, put_tar, read_file, write_file
 from swe_gym.guests.runner.listing import list_files
 from swe_gym.guests.runner.loop import Loop
 
+SLEEP = Operation("sleep", {"timeout": "float"}, {})
+EXPIRE = Operation("expire", {}, {})
 LISTING = {"exclude": [], "max_files": 100, "max_ignored": None, "max_hashed": None, "only": False}
 
 
@@ -28,7 +41,9 @@ class Client:
         self.decoder = Decoder()
 
     def ask(self, op: str, payload: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
-        os.write(self.requests, encode({"id": 7, "op": op, "limit": 10.0, **fields}, payload))
+        if op in OPERATIONS and "timeout" in fields_of(OPERATIONS[op].request):
+            fields["timeout"] = 10.0
+        os.write(self.requests, encode({"id": 7, "op": op, **fields}, payload))
         while True:
             data = os.read(self.replies, 1 << 20)
             assert data, "the loop ended"
@@ -42,9 +57,13 @@ def client() -> Iterator[Client]:
     source, requests = os.pipe()
     replies, sink = os.pipe()
     loop = Loop(source, sink)
-    loop.operations.update(read=read_file, write=write_file, put_tar=put_tar, get_tar=get_tar, manifest=list_files)
-    loop.operations["sleep"] = lambda *_: endless()
-    loop.operations["expire"] = lambda *_: setattr(loop, "expires", 1e-9)
+    loop.offer(READ_FILE, read_file)
+    loop.offer(WRITE_FILE, write_file)
+    loop.offer(PUT_TAR, put_tar)
+    loop.offer(GET_TAR, get_tar)
+    loop.offer(MANIFEST, list_files)
+    loop.offer(SLEEP, lambda *_: endless())
+    loop.offer(EXPIRE, lambda *_: setattr(loop, "expires", 1e-9))
     thread = threading.Thread(target=loop.run)
     thread.start()
     yield Client(requests, replies)
@@ -88,12 +107,26 @@ def test_an_error_is_a_reply_with_the_name_of_its_number(client: Client, tmp_pat
     assert failure("get_tar", path=str(tmp_path / "file"), max_bytes=9) == "ENOTDIR"
     assert failure("get_tar", path=str(tmp_path), max_bytes=4) == "EFBIG"
     assert failure("put_tar", payload=b"no tar", path=str(tmp_path)) == "EINVAL"
-    assert failure("unknown") == "BadRequest"
-    assert failure("read") == "BadRequest"
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "words"),
+    [
+        ("made_up", {}, "unknown operation: made_up"),
+        ("read", {"max_bytes": 9}, "missing or unknown fields of read: path"),
+        ("write", {"path": "x", "mode": None, "owner": "me"}, "missing or unknown fields of write: owner"),
+    ],
+)
+def test_an_unknown_operation_or_field_is_refused_by_name(
+    client: Client, op: str, fields: dict[str, Any], words: str
+) -> None:
+    message, _ = client.ask(op, **fields)
+    assert message["error"][0] == "BadRequest"
+    assert words in message["error"][1]
 
 
 def test_a_long_operation_ends_at_its_limit_and_others_get_their_turn(client: Client, tmp_path: Path) -> None:
-    os.write(client.requests, encode({"id": 1, "op": "sleep", "limit": 0.2}))
+    os.write(client.requests, encode({"id": 1, "op": "sleep", "timeout": 0.2}))
     os.write(client.requests, encode({"id": 2, "op": "write", "path": str(tmp_path / "file"), "mode": None}))
     answers: list[dict[str, Any]] = []
     while len(answers) < 2:

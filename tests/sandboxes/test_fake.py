@@ -309,7 +309,9 @@ def test_a_pty_prints_what_replies_say_and_ends_when_one_has_an_exit_code() -> N
         assert pty.exit_code is None
         pty.signal(2)
         pty.write(b"q\n")
-        assert (pty.exit_code, box.calls[-1].target) == (1, "q\n")
+        assert box.calls[-1].target == "q\n"
+        assert pty.read_until(b"", timeout=1) == (b"", True)
+        assert pty.exit_code == 1
         pty.close()
         pty.close()
         with pytest.raises(SandboxClosed):

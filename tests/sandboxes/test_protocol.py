@@ -14,9 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_gym.errors import SandboxClosed, SandboxError, SandboxLost
-from swe_gym.guests.protocol import HEADER, MAGIC, MAX_OBJECT, MAX_PAYLOAD, WINDOW, Decoder, ProtocolError, encode
+from swe_gym.guests.protocol import (
+    HEADER,
+    HELLO,
+    MAGIC,
+    MAX_OBJECT,
+    MAX_PAYLOAD,
+    WINDOW,
+    Decoder,
+    Operation,
+    ProtocolError,
+    encode,
+)
 from swe_gym.sandboxes import Sandbox, SandboxSpec
 from swe_gym.sandboxes.channel import ByteStream, RunnerChannel, SocketStream
+from swe_gym.sandboxes.fake import empty_reply
 from swe_gym.sandboxes.runner_forward import SandboxForwards
 from swe_gym.sandboxes.runner_sandbox import RunnerSandbox, runner_source
 from swe_gym.types import Capabilities
@@ -114,7 +126,7 @@ def test_the_runner_is_python_3_6() -> None:
 
 def test_a_python_without_ctypes_says_that_the_runner_is_not_protected() -> None:
     program = f"import sys\nsys.modules['ctypes'] = None\n{runner_source()}"
-    hello = encode({"id": 1, "op": "hello", "limits": {}, "ttl": 60})
+    hello = encode({"id": 1, "op": "hello", "limits": {}, "memory": 0, "ttl": 60})
     command = [sys.executable, "-I", "-S", "-c", program]
     said = subprocess.run(command, input=hello, stdout=subprocess.PIPE, check=True, timeout=30).stdout
     [(reply, _)] = decode([said])
@@ -122,6 +134,9 @@ def test_a_python_without_ctypes_says_that_the_runner_is_not_protected() -> None
 
 
 # --- the host's end, against a runner that is not ours ------------------------------------------------------
+
+PING = Operation("ping", {}, {})
+ECHO = Operation("echo", {"word": "str"}, {"word": "str"})
 
 
 @contextmanager
@@ -159,7 +174,7 @@ def test_a_runner_that_sends_garbage_loses_the_sandbox_without_a_hang(garbage: b
             pass
 
     with channel_to(answer) as channel, pytest.raises(SandboxLost):
-        channel.request("hello", timeout=5)
+        channel.request(PING, {}, timeout=5)
 
 
 def test_replies_in_any_order_reach_the_thread_that_asked() -> None:
@@ -177,7 +192,7 @@ def test_replies_in_any_order_reach_the_thread_that_asked() -> None:
 
         def ask(number: int) -> None:
             for turn in range(20):
-                seen[number] = channel.request("x", timeout=10, word=f"{number}.{turn}")[0]["word"]
+                seen[number] = channel.request(ECHO, {"word": f"{number}.{turn}"}, timeout=10)[0]["word"]
                 assert seen[number] == f"{number}.{turn}"
 
         threads = [threading.Thread(target=ask, args=[number]) for number in range(8)]
@@ -196,7 +211,7 @@ def test_an_unexpected_reply_is_dropped() -> None:
             sock.sendall(encode({"id": message["id"]}, b"for you"))
 
     with channel_to(answer) as channel:
-        assert [channel.request("x", timeout=5)[1] for _ in range(3)] == [b"for you"] * 3
+        assert [channel.request(PING, {}, timeout=5)[1] for _ in range(3)] == [b"for you"] * 3
 
 
 def test_a_late_reply_does_not_answer_the_next_request() -> None:
@@ -209,11 +224,11 @@ def test_a_late_reply_does_not_answer_the_next_request() -> None:
 
     with channel_to(answer) as channel:
         with pytest.raises(SandboxLost) as caught:
-            channel.request("x", timeout=0.05)
+            channel.request(PING, {}, timeout=0.05)
         late.set()
         assert caught.value.reason == "unresponsive"
         with pytest.raises(SandboxLost):
-            channel.request("x", timeout=5)
+            channel.request(PING, {}, timeout=5)
 
 
 def test_closing_ends_every_waiting_request() -> None:
@@ -228,7 +243,7 @@ def test_closing_ends_every_waiting_request() -> None:
 
         def ask() -> None:
             try:
-                channel.request("x", timeout=30)
+                channel.request(PING, {}, timeout=30)
             except SandboxError as error:
                 ends.append(type(error))
 
@@ -260,7 +275,7 @@ class StrangeSandbox(RunnerSandbox):
     def serve(self, sock: socket.socket) -> None:
         with sock, suppress(OSError):
             for message in requests(sock):
-                strange = {} if message["op"] == "hello" else self.reply
+                strange = empty_reply(HELLO) if message["op"] == "hello" else self.reply
                 sock.sendall(encode({**strange, "id": message["id"]}, b"payload"))
 
     def _disconnect(self) -> None:
@@ -304,7 +319,19 @@ def test_a_reply_without_its_fields_loses_the_sandbox() -> None:
         with pytest.raises(SandboxLost) as caught:
             sandbox.exec("true", timeout=1)
         assert caught.value.reason == "protocol"
+        assert "exit_code" in str(caught.value.detail)
         assert sandbox.closed
+
+
+@pytest.mark.parametrize("word", [1, None, ["x"], {}, True])
+def test_a_reply_with_a_value_of_another_type_is_refused_by_its_field(word: object) -> None:
+    def answer(sock: socket.socket) -> None:
+        for message in requests(sock):
+            sock.sendall(encode({"id": message["id"], "word": word}))
+
+    with channel_to(answer) as channel, pytest.raises(SandboxLost) as caught:
+        channel.request(ECHO, {"word": ""}, timeout=5)
+    assert (caught.value.reason, caught.value.detail) == ("protocol", "echo: word")
 
 
 Frame = tuple[dict[str, Any], bytes]
@@ -325,13 +352,13 @@ def test_a_runner_that_exceeds_the_limits_of_a_port_loses_the_sandbox(events: li
     def answer(sock: socket.socket) -> None:
         for request in requests(sock):
             if request["op"] == "forward_open":
-                sock.sendall(encode({"id": request["id"], "port": 80}))
+                sock.sendall(encode({"id": request["id"], "port": 80, "unsupported": ""}))
                 sock.sendall(b"".join(encode({"event": "forward", **event}, payload) for event, payload in events))
 
     done = threading.Event()
     with channel_to(answer) as channel:
         SandboxForwards(channel, "a test").open(80, lambda _: str(done.wait(10)), 2)
         with pytest.raises(SandboxLost, match="invalid event") as caught:
-            channel.request("x", timeout=5)
+            channel.request(PING, {}, timeout=5)
         assert caught.value.reason == "protocol"
     done.set()

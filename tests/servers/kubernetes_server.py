@@ -25,7 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from swe_gym.guests.protocol import Decoder, encode
+from swe_gym.guests.protocol import HELLO, OPERATIONS, Decoder, encode
+from swe_gym.sandboxes.fake import empty_reply
 from swe_gym.testing.loopback import Drop, Exchange, HttpAnswer, LoopbackServer
 
 Object = dict[str, Any]
@@ -338,11 +339,9 @@ def answer(request: Object, content: bytes) -> Iterator[bytes]:
         reply |= {"stdout": len(content), "stdout_dropped": 0, "stderr_dropped": 0}
         yield encode(reply, content)
     elif request["op"] == "hello":
-        yield encode({**reply, "python": "3.11.0"})
-    elif request["op"] == "manifest":
-        yield encode({**reply, "entries": {}})
+        yield encode({**reply, **empty_reply(HELLO), "python": "3.11.0"})
     else:
-        yield encode(reply)
+        yield encode({**reply, **empty_reply(OPERATIONS[request["op"]])})
 
 
 def until_end(watch: queue.SimpleQueue[Object | None], seconds: float) -> Iterator[Object]:

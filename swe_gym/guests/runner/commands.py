@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 
+from ..protocol import EXEC
 from .loop import CHUNK, read_some
 from .processes import held, send_signal
 from .reaper import Leader, Reaper
@@ -17,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO
 
-    from ..protocol import Message
-    from .loop import Loop
+    from ..protocol import ExecReply, ExecRequest
+    from .loop import Answer, Loop
 
 LONGEST_ARGUMENT = 128 * 1024  # the kernel's limit of one argument, its final NUL included
 
@@ -76,12 +77,12 @@ class RunningCommand(Leader):
         being_killed: Whether `Commands.kill` is at work, which also replies.
     """
 
-    def __init__(self, commands: "Commands", request: "Message", stdin: bytes) -> None:
+    def __init__(self, commands: "Commands", request: "ExecRequest", stdin: bytes) -> None:
         Leader.__init__(self)
         self.commands = commands
         self.request = request
         self.started = time.monotonic()
-        self.deadline = self.started + request["limit"]
+        self.deadline = self.started + request["timeout"]
         self.timed_out = False
         self.kill_at: float | None = None
         self.being_killed = False
@@ -123,9 +124,9 @@ class Commands:
         self.reaper = reaper
         self.running: list[RunningCommand] = []
         loop.timed.append(self)
-        loop.operations["exec"] = self.start
+        loop.offer(EXEC, self.start)
 
-    def start(self, request: "Message", payload: bytes) -> "tuple[Message, bytes] | None":
+    def start(self, request: "ExecRequest", payload: bytes) -> "Answer[ExecReply] | None":
         try:
             command = self.reaper.spawn(lambda: RunningCommand(self, request, payload))
         except (OSError, ValueError) as error:
@@ -186,7 +187,7 @@ class Commands:
             self.close(command.process.stdin)
         self.reaper.remember_session(command.pid)
         status = signal.SIGKILL if command.status is None else command.status  # None: not dead yet, but will be
-        message = {
+        reply: ExecReply = {
             "exit_code": None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "timed_out": command.timed_out,
@@ -195,7 +196,7 @@ class Commands:
             "stdout_dropped": results[0][1],
             "stderr_dropped": results[1][1] if len(results) > 1 else 0,
         }
-        self.loop.reply(command.request, message, b"".join(data for data, _ in results))
+        self.loop.reply(command.request, reply, b"".join(data for data, _ in results))
 
     def on_output(self, command: RunningCommand, pipe: "IO[bytes]", fd: int) -> None:
         data = read_some(fd)
@@ -225,7 +226,7 @@ class Commands:
             pipe.close()
 
 
-def not_started(request: "Message", error: Exception) -> "tuple[Message, bytes]":
+def not_started(request: "ExecRequest", error: Exception) -> "Answer[ExecReply]":
     """Return the result of a command that cannot be started, with the exit code that a shell would give."""
     missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
     what = request["argv"][0]
@@ -233,6 +234,13 @@ def not_started(request: "Message", error: Exception) -> "tuple[Message, bytes]"
         what = request["cwd"]
     reason = getattr(error, "strerror", None) or str(error)
     text = ("%s: %s\n" % (what, reason)).encode("utf-8", "replace")
-    message = {"exit_code": 127 if missing else 126, "signal": None, "timed_out": False, "duration": 0.0}
-    message.update(stdout=len(text) if request["merge"] else 0, stdout_dropped=0, stderr_dropped=0)
-    return message, text
+    reply: ExecReply = {
+        "exit_code": 127 if missing else 126,
+        "signal": None,
+        "timed_out": False,
+        "duration": 0.0,
+        "stdout": len(text) if request["merge"] else 0,
+        "stdout_dropped": 0,
+        "stderr_dropped": 0,
+    }
+    return reply, text

@@ -8,7 +8,7 @@ import tarfile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..protocol import Message
+    from ..protocol import Nothing, ReadRequest, UnpackRequest, WriteRequest
     from .loop import Answer, Steps
 
 FILE_CHUNK = 1 << 20
@@ -33,7 +33,7 @@ def check_folder(path: str) -> None:
         raise NotADirectoryError(errno.ENOTDIR if os.path.exists(path) else errno.ENOENT, "not a directory")
 
 
-def read_file(request: "Message", _: bytes) -> "Steps":
+def read_file(request: "ReadRequest", _: bytes) -> "Steps[Nothing]":
     chunks, total = [], 0
     with open_regular(request["path"]) as file:
         size = os.fstat(file.fileno()).st_size
@@ -50,7 +50,7 @@ def read_file(request: "Message", _: bytes) -> "Steps":
     return {}, b"".join(chunks)
 
 
-def write_file(request: "Message", payload: bytes) -> "Answer":
+def write_file(request: "WriteRequest", payload: bytes) -> "Answer[Nothing]":
     path = os.path.realpath(request["path"])
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, "is a directory")
@@ -74,7 +74,7 @@ def write_file(request: "Message", payload: bytes) -> "Answer":
     return {}, b""
 
 
-def put_tar(request: "Message", payload: bytes) -> "Answer":
+def put_tar(request: "UnpackRequest", payload: bytes) -> "Answer[Nothing]":
     root = os.path.realpath(request["path"])
     try:
         archive = tarfile.open(fileobj=io.BytesIO(payload), mode="r:*")
@@ -116,7 +116,7 @@ def make_way(path: str, member: "tarfile.TarInfo") -> None:
         os.unlink(path)
 
 
-def get_tar(request: "Message", _: bytes) -> "Steps":
+def get_tar(request: "ReadRequest", _: bytes) -> "Steps[Nothing]":
     root, max_bytes = request["path"], request["max_bytes"]
     check_folder(root)
     buffer = io.BytesIO()

@@ -11,11 +11,28 @@ import select
 import socket
 import time
 
-from ..protocol import PIECE, WINDOW
+from ..protocol import (
+    FORWARD_CLOSE,
+    FORWARD_DATA,
+    FORWARD_END,
+    FORWARD_OPEN,
+    FORWARD_TAKEN,
+    FORWARD_WAIT,
+    PIECE,
+    WINDOW,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..protocol import Message
+    from ..protocol import (
+        ConnectionRequest,
+        ForwardEvent,
+        ForwardRequest,
+        ListenReply,
+        ListenRequest,
+        Nothing,
+        TakenRequest,
+    )
     from .loop import Answer, Loop
 
 BACKLOG = 128  # connections that wait to be accepted
@@ -41,7 +58,7 @@ class Listener:
         self.sock = sock
         self.limit = limit
         self.tunnels: set[Tunnel] = set()
-        self.waiting: Message | None = None
+        self.waiting: ForwardRequest | None = None
         self.resume: float | None = None
 
 
@@ -83,8 +100,12 @@ class Forwards:
         self.crowded = False  # some connections are not read
         self.numbers = itertools.count(1)
         loop.timed.append(self)
-        for name in ("open", "wait", "close", "data", "taken", "end"):
-            loop.operations["forward_" + name] = getattr(self, "forward_" + name)
+        loop.offer(FORWARD_OPEN, self.forward_open)
+        loop.offer(FORWARD_WAIT, self.forward_wait)
+        loop.offer(FORWARD_CLOSE, self.forward_close)
+        loop.offer(FORWARD_DATA, self.forward_data)
+        loop.offer(FORWARD_TAKEN, self.forward_taken)
+        loop.offer(FORWARD_END, self.forward_end)
 
     def deadlines(self) -> "list[float]":
         resume = [listener.resume for listener in self.listeners.values() if listener.resume]
@@ -104,11 +125,11 @@ class Forwards:
 
     # --- operations -------------------------------------------------------------------------------------
 
-    def forward_open(self, request: "Message", _: bytes) -> "Answer":
+    def forward_open(self, request: "ListenRequest", _: bytes) -> "Answer[ListenReply]":
         try:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         except OSError as error:
-            return {"unsupported": error.strerror}, b""
+            return {"port": 0, "unsupported": error.strerror or str(error)}, b""
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(("127.0.0.1", request["port"]))
@@ -117,19 +138,19 @@ class Forwards:
         except BaseException:
             sock.close()
             raise
-        listener = Listener(request["forward"], sock, request["limit"])
+        listener = Listener(request["forward"], sock, request["max_connections"])
         self.listeners[listener.number] = listener
         self.watch_listener(listener)
-        return {"port": sock.getsockname()[1]}, b""
+        return {"port": sock.getsockname()[1], "unsupported": ""}, b""
 
-    def forward_wait(self, request: "Message", _: bytes) -> "Answer | None":
+    def forward_wait(self, request: "ForwardRequest", _: bytes) -> "Answer[Nothing] | None":
         listener = self.listeners.get(request["forward"])
         if listener is None:
             return {}, b""
         listener.waiting = request
         return None
 
-    def forward_close(self, request: "Message", _: bytes) -> "Answer":
+    def forward_close(self, request: "ForwardRequest", _: bytes) -> "Answer[Nothing]":
         listener = self.listeners.pop(request["forward"], None)
         if listener:
             self.loop.unwatch(listener.sock.fileno())
@@ -140,20 +161,20 @@ class Forwards:
                 self.loop.reply(listener.waiting, {})
         return {}, b""
 
-    def forward_data(self, request: "Message", data: bytes) -> None:
+    def forward_data(self, request: "ConnectionRequest", data: bytes) -> None:
         tunnel = self.tunnels.get(request["connection"])
         if tunnel and not tunnel.gone:
             tunnel.pending += data
             self.write(tunnel)
             self.watch(tunnel)
 
-    def forward_taken(self, request: "Message", _: bytes) -> None:
+    def forward_taken(self, request: "TakenRequest", _: bytes) -> None:
         tunnel = self.tunnels.get(request["connection"])
         if tunnel:
             tunnel.credit += request["size"]
             self.watch(tunnel)
 
-    def forward_end(self, request: "Message", _: bytes) -> None:
+    def forward_end(self, request: "ConnectionRequest", _: bytes) -> None:
         """Close a connection once the client has the rest; what it still sends is discarded."""
         tunnel = self.tunnels.get(request["connection"])
         if tunnel is None or tunnel.gone:
@@ -186,11 +207,11 @@ class Forwards:
         self.tunnels[tunnel.number] = tunnel
         listener.tunnels.add(tunnel)
         self.watch_listener(listener)
-        self.tell(tunnel, forward=listener.number)
+        self.tell(tunnel, {"forward": listener.number})
         self.watch(tunnel)
 
-    def tell(self, tunnel: Tunnel, data: bytes = b"", **fields: object) -> None:
-        self.loop.send(dict(fields, event="forward", connection=tunnel.number), data)
+    def tell(self, tunnel: Tunnel, event: "ForwardEvent", data: bytes = b"") -> None:
+        self.loop.send(dict(event, event="forward", connection=tunnel.number), data)
 
     def watch(self, tunnel: Tunnel) -> None:
         """Wait for what the connection can do next. A connection that can do nothing is not polled."""
@@ -231,9 +252,9 @@ class Forwards:
             self.hang_up(tunnel)
         elif data:
             tunnel.credit -= len(data)
-            self.tell(tunnel, data)
+            self.tell(tunnel, {}, data)
         else:
-            self.tell(tunnel, end=True)
+            self.tell(tunnel, {"end": True})
 
     def write(self, tunnel: Tunnel) -> None:
         try:
@@ -250,7 +271,7 @@ class Forwards:
             tunnel.last = time.monotonic() + STALLED
             self.hang_up(tunnel)
         elif tunnel.taken >= WINDOW // 2:
-            self.tell(tunnel, taken=tunnel.taken)
+            self.tell(tunnel, {"taken": tunnel.taken})
             tunnel.taken = 0
 
     def hang_up(self, tunnel: Tunnel) -> None:
@@ -273,7 +294,7 @@ class Forwards:
             self.remove(tunnel)
             return
         self.release(tunnel)
-        self.tell(tunnel, gone=True)
+        self.tell(tunnel, {"gone": True})
 
     def remove(self, tunnel: "Tunnel | None") -> None:
         """Forget a connection, so that another may take its place."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Generator, Iterable
 
-    from ..protocol import Message
+    from ..protocol import ManifestReply, ManifestRequest
     from .loop import Steps
 
     Row = list[int | str | None]  # mode, size, digest, link target or None, what ignores it
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 LONGEST_NAMES = 16 << 20  # bytes of a manifest's paths; more would not fit into a frame
 
 
-def list_files(request: "Message", payload: bytes) -> "Steps":
+def list_files(request: "ManifestRequest", payload: bytes) -> "Steps[ManifestReply]":
     check_folder(request["path"])
     listing = TreeListing(request)
     yield from listing.add_named(payload) if request["only"] else listing.add_all()
-    return {"entries": listing.entries}, b""
+    return {"entries": dict(listing.entries)}, b""
 
 
 class TreeListing:
@@ -45,11 +45,11 @@ class TreeListing:
         unhashed: Bytes that may still be hashed.
     """
 
-    def __init__(self, request: "Message") -> None:
-        self.root: str = request["path"]
-        self.exclude: list[str] = request["exclude"]
-        self.max_files: int = request["max_files"]
-        self.max_ignored: int | None = request["max_ignored"]
+    def __init__(self, request: "ManifestRequest") -> None:
+        self.root = request["path"]
+        self.exclude = request["exclude"]
+        self.max_files = request["max_files"]
+        self.max_ignored = request["max_ignored"]
         self.unhashed: float = float("inf") if request["max_hashed"] is None else request["max_hashed"]
         self.entries: dict[str, Row] = {}
         self.ignored = 0

@@ -6,17 +6,19 @@ import select
 import time
 import types
 
-from ..protocol import Decoder, encode
+from ..protocol import Decoder, encode, fields_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Generator, Protocol
+    from collections.abc import Mapping
+    from typing import Any, Callable, Generator, Protocol, TypeVar
 
-    from ..protocol import Message
+    from ..protocol import Message, Operation, Reply, Request
 
-    Answer = tuple[Message, bytes]
-    Steps = Generator[None, None, Answer]
-    Operation = Callable[[Message, bytes], "Answer | Steps | None"]
+    Fields = Mapping[str, Any]
+    AnyReply = TypeVar("AnyReply", bound=Fields)
+    Answer = tuple[AnyReply, bytes]
+    Steps = Generator[None, None, Answer[AnyReply]]
     Handler = Callable[[int], object]
 
     class Timed(Protocol):
@@ -49,11 +51,11 @@ def read_some(fd: int, size: int = CHUNK) -> "bytes | None":
 class LongOperation:
     """An operation that takes long, as a generator of its steps."""
 
-    def __init__(self, loop: "Loop", request: "Message", steps: "Steps") -> None:
+    def __init__(self, loop: "Loop", request: "Fields", steps: "Steps[Fields]") -> None:
         self.loop = loop
         self.request = request
         self.steps = steps
-        self.deadline = time.monotonic() + request["limit"]
+        self.deadline = time.monotonic() + request["timeout"]
 
     def advance(self) -> bool:
         """Take steps for a moment; return whether there are more. The last one sends the reply."""
@@ -63,7 +65,7 @@ class LongOperation:
                 next(self.steps)
                 now = time.monotonic()
                 if now > self.deadline:
-                    raise OSError(errno.ETIMEDOUT, "took longer than %g s" % self.request["limit"])
+                    raise OSError(errno.ETIMEDOUT, "took longer than %g s" % self.request["timeout"])
                 if now > pause:
                     return True
         except StopIteration as stop:
@@ -74,10 +76,8 @@ class LongOperation:
 class Loop:
     """Reads requests from one descriptor, writes replies to another, and calls handlers of more.
 
-    An operation returns its answer, a generator whose return value is the answer, or None if it calls `reply` later.
-
     Attributes:
-        operations: Name of an operation -> its function.
+        operations: Name of an operation -> the fields of its request, "id" and "op" included, and its function.
         timed: Everything with deadlines.
         expires: The time at which the sandbox ends itself, or None.
         alive: False ends `run`.
@@ -89,7 +89,7 @@ class Loop:
         self.outgoing = bytearray()
         self.poll = select.poll()
         self.handlers: dict[int, Handler] = {}
-        self.operations: dict[str, Operation] = {}
+        self.operations: dict[str, tuple[frozenset[str], Callable[[Any, bytes], Any]]] = {}
         self.timed: list[Timed] = []
         self.jobs: list[LongOperation] = []
         self.expires: float | None = None
@@ -111,6 +111,17 @@ class Loop:
                 self.send({"event": "expired"})
                 self.alive = False
             self.jobs = [job for job in self.jobs if self.attempt(job.request, job.advance)]
+
+    def offer(
+        self,
+        operation: "Operation[Request, Reply]",
+        function: "Callable[[Request, bytes], tuple[Reply, bytes] | Generator[None, None, tuple[Reply, bytes]] | None]",
+    ) -> None:
+        """Let `function` carry out an operation.
+
+        It returns the answer, a generator whose return value is the answer, or None if it calls `reply` later.
+        """
+        self.operations[operation.name] = frozenset(fields_of(operation.request)).union(("id", "op")), function
 
     def watch(self, fd: int, events: int, handler: "Handler") -> None:
         self.handlers[fd] = handler
@@ -137,18 +148,24 @@ class Loop:
         for request, payload in self.decoder.feed(data or b""):
             self.serve(request, payload)
 
-    def serve(self, request: "Message", payload: bytes) -> None:
+    def serve(self, request: "Fields", payload: bytes) -> None:
         """Carry out a request, or start to: a long operation takes turns with everything else."""
         self.attempt(request, lambda: self.begin(request, payload))
 
-    def begin(self, request: "Message", payload: bytes) -> None:
-        answer = self.operations[request["op"]](request, payload)
+    def begin(self, request: "Fields", payload: bytes) -> None:
+        name = request.get("op")
+        if name not in self.operations:
+            raise ValueError("unknown operation: %s" % name)
+        fields, function = self.operations[name]
+        if request.keys() != fields:
+            raise ValueError("missing or unknown fields of %s: %s" % (name, ", ".join(sorted(fields ^ request.keys()))))
+        answer = function(request, payload)
         if isinstance(answer, types.GeneratorType):
             self.jobs.append(LongOperation(self, request, answer))
         elif answer:
             self.reply(request, *answer)
 
-    def attempt(self, request: "Message", work: "Callable[[], bool | None]") -> "bool | None":
+    def attempt(self, request: "Fields", work: "Callable[[], bool | None]") -> "bool | None":
         """Return what `work` returns. If it fails, reply with the error and return None."""
         try:
             return work()
@@ -159,9 +176,8 @@ class Loop:
             self.reply(request, {"error": ["BadRequest", "%s: %s" % (type(error).__name__, error)]})
         return None
 
-    def reply(self, request: "Message", message: "Message", payload: bytes = b"") -> None:
-        message["id"] = request["id"]
-        self.send(message, payload)
+    def reply(self, request: "Fields", reply: "Fields", payload: bytes = b"") -> None:
+        self.send(dict(reply, id=request["id"]), payload)
 
     def send(self, message: "Message", payload: bytes = b"") -> None:
         self.outgoing += encode(message, payload)

@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 
+from ..protocol import END_PROCESSES, GET_TAR, HELLO, MANIFEST, PUT_TAR, READ_FILE, WRITE_FILE
 from .commands import Commands
 from .files import get_tar, put_tar, read_file, write_file
 from .forwards import Forwards
@@ -23,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..protocol import Message
+    from ..protocol import EndRequest, HelloReply, HelloRequest, Nothing
     from .loop import Answer
 
 
@@ -38,33 +39,26 @@ class Runner:
         Commands(self.loop, self.reaper)
         Terminals(self.loop, self.reaper, forkpty)
         Forwards(self.loop)
-        self.loop.operations.update(
-            hello=self.hello,
-            environ=self.environ,
-            end_processes=self.end_processes,
-            read=read_file,
-            write=write_file,
-            put_tar=put_tar,
-            get_tar=get_tar,
-            manifest=list_files,
-        )
+        self.loop.offer(HELLO, self.hello)
+        self.loop.offer(END_PROCESSES, self.end_processes)
+        self.loop.offer(READ_FILE, read_file)
+        self.loop.offer(WRITE_FILE, write_file)
+        self.loop.offer(PUT_TAR, put_tar)
+        self.loop.offer(GET_TAR, get_tar)
+        self.loop.offer(MANIFEST, list_files)
 
-    def hello(self, request: "Message", _: bytes) -> "Answer":
-        """Set limits and the time to live."""
-        self.memory.limit = request.get("memory", 0)
+    def hello(self, request: "HelloRequest", _: bytes) -> "Answer[HelloReply]":
+        self.memory.limit = request["memory"]
         for name, value in request["limits"].items():
             kind = getattr(resource, name)
             hard = resource.getrlimit(kind)[1]
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (value, value))
         self.loop.expires = time.monotonic() + request["ttl"]
-        return {"python": "%d.%d.%d" % sys.version_info[:3], "unprotected": self.unprotected}, b""
+        environment = b"\0".join(b"%s=%s" % pair for pair in os.environb.items())
+        return {"python": "%d.%d.%d" % sys.version_info[:3], "unprotected": self.unprotected}, environment
 
-    def environ(self, request: "Message", _: bytes) -> "Answer":
-        """Return the environment that this process was started with, which holds what an image sets."""
-        return {}, b"\0".join(b"%s=%s" % pair for pair in os.environb.items())
-
-    def end_processes(self, request: "Message", _: bytes) -> "Answer":
+    def end_processes(self, request: "EndRequest", _: bytes) -> "Answer[Nothing]":
         self.reaper.kill_strays(leaders=request["commands"])
         return {}, b""
 

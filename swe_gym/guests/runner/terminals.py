@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import itertools
 import os
 import select
 import shutil
@@ -10,6 +11,7 @@ import sys
 import termios
 import time
 
+from ..protocol import PTY_CLOSE, PTY_OPEN, PTY_READ, PTY_SIGNAL, PTY_WRITE
 from .loop import read_some
 from .reaper import Leader, Reaper
 
@@ -17,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..protocol import Message
+    from ..protocol import Nothing, OpenRequest, PtyReadRequest, PtyReply, PtyRequest, PtySignalRequest
     from .loop import Answer, Loop
 
 PTY_KEEP = 1 << 20
@@ -32,13 +34,13 @@ class Terminal(Leader):
         read: The read that waits: its request, marker and deadline.
     """
 
-    def __init__(self, terminals: "Terminals", request: "Message") -> None:
+    def __init__(self, terminals: "Terminals", request: "OpenRequest") -> None:
         Leader.__init__(self)
         self.terminals = terminals
         self.buffer = bytearray()
         self.pending = bytearray()
         self.searched = 0
-        self.read: tuple[Message, bytes, float] | None = None
+        self.read: tuple[PtyReadRequest, bytes, float] | None = None
         self.pid, self.fd = terminals.fork(request)
         os.set_blocking(self.fd, False)
 
@@ -58,16 +60,20 @@ class Terminal(Leader):
 
 
 class Terminals:
-    """The open terminals, by the id of the request that opened each."""
+    """The open terminals, by number."""
 
     def __init__(self, loop: "Loop", reaper: Reaper, forkpty: "Callable[[], tuple[int, int]]") -> None:
         self.loop = loop
         self.reaper = reaper
         self.forkpty = forkpty
         self.open: dict[int, Terminal] = {}
+        self.numbers = itertools.count(1)
         loop.timed.append(self)
-        for name in ("open", "read", "write", "signal", "close"):
-            loop.operations["pty_" + name] = getattr(self, "pty_" + name)
+        loop.offer(PTY_OPEN, self.pty_open)
+        loop.offer(PTY_READ, self.pty_read)
+        loop.offer(PTY_WRITE, self.pty_write)
+        loop.offer(PTY_SIGNAL, self.pty_signal)
+        loop.offer(PTY_CLOSE, self.pty_close)
 
     def deadlines(self) -> "list[float]":
         return [terminal.read[2] for terminal in self.open.values() if terminal.read]
@@ -79,36 +85,37 @@ class Terminals:
 
     # --- operations -------------------------------------------------------------------------------------
 
-    def pty_open(self, request: "Message", _: bytes) -> "Answer":
+    def pty_open(self, request: "OpenRequest", _: bytes) -> "Answer[PtyReply]":
         if not os.path.isdir(request["cwd"]) or not shutil.which(request["argv"][0], path=request["env"].get("PATH")):
             raise FileNotFoundError(errno.ENOENT, "no such directory or command")
         terminal = Terminal(self, request)
-        self.open[request["id"]] = self.reaper.leaders[terminal.pid] = terminal
+        number = next(self.numbers)
+        self.open[number] = self.reaper.leaders[terminal.pid] = terminal
         self.watch(terminal)
-        return {}, b""
+        return {"pty": number}, b""
 
-    def pty_read(self, request: "Message", marker: bytes) -> None:
+    def pty_read(self, request: "PtyReadRequest", marker: bytes) -> None:
         terminal = self.open[request["pty"]]
         if terminal.read:
             raise OSError(errno.EBUSY, "another call reads from this terminal")
-        terminal.read = (request, marker, time.monotonic() + request["limit"])
+        terminal.read = (request, marker, time.monotonic() + request["timeout"])
         terminal.searched = 0
         self.answer_if_found(terminal)
 
-    def pty_write(self, request: "Message", data: bytes) -> "Answer":
+    def pty_write(self, request: "PtyRequest", data: bytes) -> "Answer[Nothing]":
         terminal = self.open[request["pty"]]
         terminal.pending += data
         self.feed(terminal)
         return {}, b""
 
-    def pty_signal(self, request: "Message", _: bytes) -> "Answer":
+    def pty_signal(self, request: "PtySignalRequest", _: bytes) -> "Answer[Nothing]":
         terminal = self.open[request["pty"]]
         if terminal.status is None:
             # No group is in the foreground once the leader let go of its terminal; group 0 would be our own.
             os.killpg(os.tcgetpgrp(terminal.fd) or terminal.pid, request["signal"])
         return {}, b""
 
-    def pty_close(self, request: "Message", _: bytes) -> "Answer":
+    def pty_close(self, request: "PtyRequest", _: bytes) -> "Answer[Nothing]":
         terminal = self.open.pop(request["pty"], None)
         if terminal:
             if terminal.read:
@@ -121,7 +128,7 @@ class Terminals:
 
     # --- starting ---------------------------------------------------------------------------------------
 
-    def fork(self, request: "Message") -> "tuple[int, int]":
+    def fork(self, request: "OpenRequest") -> "tuple[int, int]":
         """Start the process, and wait until its echo is off: what is typed sooner would be echoed."""
         ends = os.pipe()
         with open(ends[0], "rb", 0) as ready, open(ends[1], "wb", 0) as starting:
@@ -193,7 +200,7 @@ class Terminals:
         self.loop.reply(request, {"found": found, "exit_code": terminal.exit_code()}, data)
 
 
-def become_terminal_process(request: "Message") -> None:
+def become_terminal_process(request: "OpenRequest") -> None:
     """Turn a process that was forked on a terminal into the requested one. Does not return."""
     try:
         attributes = termios.tcgetattr(0)

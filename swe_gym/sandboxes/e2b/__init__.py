@@ -139,9 +139,9 @@ class E2BSandbox(ContainerSandbox):
         trouble = self._stream.trouble if self._stream and loss.reason == "unresponsive" else ""
         return SandboxLost(str(loss), reason=loss.reason, detail=trouble) if trouble else loss
 
-    def _read_environment(self, deadline: float) -> dict[str, str]:
+    def _read_environment(self) -> dict[str, str]:
         """Return the template's environment without the service's variables, which differ between sandboxes."""
-        found = super()._read_environment(deadline).items()
+        found = super()._read_environment().items()
         return {key: value for key, value in found if not key.startswith("E2B_") and key not in CLEAN_ENV}
 
 

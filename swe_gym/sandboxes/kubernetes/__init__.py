@@ -173,9 +173,9 @@ class KubernetesSandbox(ContainerSandbox):
     def _last_words(self) -> str:
         return self._stream.last_words() if self._stream else ""
 
-    def _read_environment(self, deadline: float) -> dict[str, str]:
+    def _read_environment(self) -> dict[str, str]:
         """Return the image's environment without the cluster's variables."""
-        found = super()._read_environment(deadline)
+        found = super()._read_environment()
         return {name: value for name, value in found.items() if not name.startswith("KUBERNETES_")}
 
 

@@ -108,11 +108,11 @@ class ImageSandbox(ContainerSandbox):
     def _config(self, image: StoredImage, layers: Sequence[Path]) -> dict[str, object]:
         return launch_config(self.spec, layers, self.spec.user or image.user or "root", self._overlay)
 
-    def _read_environment(self, deadline: float) -> dict[str, str]:
+    def _read_environment(self) -> dict[str, str]:
         assert self._image is not None
         env = dict(self._image.env)
         if not env.get("HOME"):  # the user's, as container engines set it
-            env["HOME"] = super()._read_environment(deadline)["HOME"]
+            env["HOME"] = super()._read_environment()["HOME"]
         return env
 
     def _bring_mounts(self, deadline: float) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import MissingDependency, unknown_name
+from ...guests import protocol
 from . import (
     backend,
     channels,
@@ -55,6 +56,29 @@ CASES: tuple[Case, ...] = tuple(
     value for module in _MODULES for value in vars(module).values() if isinstance(value, Case)
 )
 """All cases by topic, simple topics first."""
+
+EXERCISED: Mapping[str, Case] = {
+    protocol.HELLO.name: commands.hello,
+    protocol.EXEC.name: commands.hello,
+    protocol.END_PROCESSES.name: deadlines.commands_are_ended_from_another_thread,
+    protocol.READ_FILE.name: files.round_trip,
+    protocol.WRITE_FILE.name: files.round_trip,
+    protocol.PUT_TAR.name: trees.tar_round_trip,
+    protocol.GET_TAR.name: trees.tar_round_trip,
+    protocol.MANIFEST.name: trees.manifest_is_true,
+    protocol.PTY_OPEN.name: terminals.terminal_dialogue,
+    protocol.PTY_READ.name: terminals.terminal_dialogue,
+    protocol.PTY_WRITE.name: terminals.terminal_dialogue,
+    protocol.PTY_SIGNAL.name: terminals.interrupting,
+    protocol.PTY_CLOSE.name: terminals.closing_a_terminal_kills,
+    protocol.FORWARD_OPEN.name: forwards.forwarded_connections,
+    protocol.FORWARD_WAIT.name: forwards.forwarded_connections,
+    protocol.FORWARD_DATA.name: forwards.forwarded_connections,
+    protocol.FORWARD_END.name: forwards.forwarded_connections,
+    protocol.FORWARD_TAKEN.name: forwards.forwarded_megabytes,
+    protocol.FORWARD_CLOSE.name: forwards.closing_a_forwarded_port,
+}
+"""Operation of the runner -> a case that uses it."""
 
 
 def cases(only: Collection[str] = (), exclude: Collection[str] = ()) -> tuple[Case, ...]:

@@ -88,7 +88,7 @@ def _formats(spoken: Sequence[JsonObject]) -> tuple[str, ...]:
     return others if any(first_call(text_of(message), others) for message in spoken) else FENCES
 
 
-def first_call(text: str, formats: Sequence[str]) -> FoundCall | None:
+def first_call(text: str, formats: tuple[str, ...]) -> FoundCall | None:
     """Return the first valid call in a text, in one of these formats."""
     try:
         found = find_calls(text, formats).found
@@ -97,7 +97,7 @@ def first_call(text: str, formats: Sequence[str]) -> FoundCall | None:
     return next((one for one in found if not one.flaw), None)
 
 
-def _turn(message: JsonObject, answers: list[JsonObject], formats: Sequence[str]) -> Turn:
+def _turn(message: JsonObject, answers: list[JsonObject], formats: tuple[str, ...]) -> Turn:
     text = text_of(message)
     observation = "\n\n".join(text_of(answer) for answer in answers)
     calls = [_call(call["function"], call.get("id")) for call in message.get("tool_calls") or []]
