@@ -1,4 +1,4 @@
-"""Measure imports, environment construction, task registration, and tools on a repository of 2,000 files.
+"""Measure imports, frames, environment construction, task registration, and tools on a repository of 2,000 files.
 
     python benchmarks/core.py
 
@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import gymnasium
 from common import milliseconds, show
 
-import swe_gym  # noqa: F401  registers the ids
+import swe_gym
 from swe_gym.cli.bench import alternate
 from swe_gym.envs.registration import register_tasks
 from swe_gym.tasks.file import write_tasks
@@ -30,6 +32,7 @@ def main() -> None:
     rows = [
         ("import swe_gym, on top of gymnasium and numpy", f"{import_ms():.0f} ms", "200 ms"),
         ("step with `bash true`, relative to subprocess.run(['true'])", f"{step_ratio():.1f}x", "3x"),
+        *frames(),
         ("construct 1,000 environments", f"{milliseconds(construct) / 1000:.2f} s", "1 s"),
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -62,6 +65,33 @@ def step_ratio() -> float:
         env.reset(seed=0)
         step, process = alternate(lambda: env.step(action), lambda: subprocess.run(["true"], check=True), 200)
     return step / process
+
+
+def frames() -> list[tuple[str, str, str]]:
+    """Count the frames of this package's code in a step and in a submit, in the thread that calls."""
+    with gymnasium.make("SWE/Toy-v0") as env:
+        env.reset(seed=0)
+        for _ in range(2):  # the first one imports
+            step = count_frames(lambda: env.step('{"name": "bash", "arguments": {"command": "true"}}'))
+        submit = count_frames(lambda: env.step('{"name": "submit", "arguments": {}}'))
+    return [("frames of a step", f"{step:,}", "120"), ("frames of a submit", f"{submit:,}", "3,500")]
+
+
+def count_frames(work: Callable[[], object]) -> int:
+    """Count the calls of this package's functions, resumed generators included."""
+    package = str(Path(swe_gym.__file__).parent)
+    count = 0
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.startswith(package)
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 def construct() -> None:

@@ -42,11 +42,13 @@ if not TYPE_CHECKING:  # a guest has no `typing`; a request is a plain dict at b
     def TypedDict(_, fields, total=True):
         return fields
 
-    class Operation:
-        """See above."""
+    class UntypedOperation:
+        """An `Operation`, without what only the type checker reads."""
 
         def __init__(self, name, request, reply, payload=""):
             self.name, self.request, self.reply, self.payload = name, request, reply, payload
+
+    Operation = UntypedOperation
 
 
 def fields_of(kind: "Callable[..., object]") -> "dict[str, str]":
