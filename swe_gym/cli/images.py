@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from ..atomic import write_text
 from ..envs import task_spec
 from ..errors import MissingDependency, SandboxError, TaskError
+from ..files import write_text
 from ..sandboxes import SandboxSpec, default_image, open_sandbox
 from ..tasks import write_tasks
 from ..types import JsonObject, Task

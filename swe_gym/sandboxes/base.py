@@ -12,9 +12,7 @@ from typing import ClassVar, Literal, Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, Unsupported, UsageError
 from ..types import Capabilities, ExecResult, FileEntry, JsonMapping
-from .finding import Finding
-from .forward import Forward, Handler
-from .spec import SandboxSpec
+from .types import Finding, Forward, Handler, SandboxSpec
 
 DEFAULT_MAX_OUTPUT = 1 << 20
 DEFAULT_MAX_READ = 100 << 20

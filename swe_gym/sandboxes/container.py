@@ -16,9 +16,9 @@ from ..cache import build_once, digest
 from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
 from ..types import ExecResult, Json, JsonObject, PythonEnv
 from .gates import gate
-from .portable_python import PLACE
+from .pythons import PLACE
 from .runner_sandbox import RunnerSandbox
-from .spec import SandboxSpec
+from .types import SandboxSpec
 from .workspaces import prepare_workspace
 
 log = logging.getLogger(__name__)

@@ -47,9 +47,8 @@ from ..types import Capabilities, ExecResult, FileEntry, Frozen
 from .base import Pty, Sandbox
 from .channel import RunnerChannel
 from .fake_forward import start_runner
-from .forward import Forward, Handler
 from .runner_forward import SandboxForwards
-from .spec import SandboxSpec, parse_options
+from .types import Forward, Handler, SandboxSpec, parse_options
 
 Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar", "end_processes", "forward"]
 

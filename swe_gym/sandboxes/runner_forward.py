@@ -15,7 +15,7 @@ from ..errors import ConnectionEnded, ConnectionTimeout, SandboxError, SweGymErr
 from ..guests.protocol import PIECE, WINDOW, ProtocolError
 from ..types import JsonObject
 from .channel import LONGEST_WAIT, RunnerChannel, parsing
-from .forward import Handler, start_handler
+from .types import Handler, start_handler
 
 FRAME_TIMEOUT = 60.0
 """Seconds in which a runner must receive a frame and answer it; else the sandbox is lost."""

@@ -12,9 +12,8 @@ from ..guests import bundle
 from ..types import ExecResult, FileEntry, Json, JsonObject
 from .base import Pty, Sandbox
 from .channel import ByteStream, RunnerChannel, parsing
-from .forward import Forward, Handler
 from .runner_forward import SandboxForwards
-from .spec import SandboxSpec
+from .types import Forward, Handler, SandboxSpec
 
 FILE_ERRORS: Mapping[str, type[FileError]] = {
     "ENOENT": MissingFile,
