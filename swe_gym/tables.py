@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .atomic import replacing
 from .errors import MissingDependency, UsageError
+from .files import replacing
 from .types import Json, JsonObject
 
 SUFFIXES = (".parquet", ".jsonl", ".json")

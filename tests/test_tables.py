@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from swe_gym.atomic import replacing, write_text
 from swe_gym.errors import UsageError
-from swe_gym.lines import append_lines, json_lines, whole_lines
+from swe_gym.files import append_lines, json_lines, replacing, whole_lines, write_text
 from swe_gym.tables import decode_column, scan_table, to_plain, write_table
 
 ROWS: list[dict[str, Any]] = [{"id": number, "text": "naïve 字\u2028 " + "x" * number} for number in range(450)]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from ..atomic import write_text
 from ..envs import task_spec
 from ..errors import MissingDependency, SandboxError, TaskError
+from ..files import write_text
 from ..sandboxes import SandboxSpec, default_image, open_sandbox
 from ..tasks import write_tasks
 from ..toml import parse_pairs
@@ -253,7 +253,7 @@ def ags(
     `memory_mb`; `endpoint` of the API.
     """
     from ..sandboxes.e2b.ags import Tools, ToolSettings
-    from ..sandboxes.spec import parse_options
+    from ..sandboxes.types import parse_options
 
     console = open_console()
     chosen = parse_options(ToolSettings, parse_pairs("setting", settings), "ags")

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
+from ..files import append_lines
 from ..grading import CounterOptions, grade
 from ..grading.counter import NATURAL, Scope
 from ..grading.in_place import grade_in_place, run_solution
 from ..grading.patch import apply_diff
-from ..lines import append_lines
 from ..rollout.executors import open_executor
 from ..rollout.pool import DriverLink, EpisodePool, Executor, Job
 from ..tasks import TaskRecord, TaskSource, digest, read_records

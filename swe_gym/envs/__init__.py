@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from ..door import load as _load
 
 if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
-    from .checks import check_sandbox as check_sandbox
-    from .checks import warn_of_time_limit as warn_of_time_limit
+    from .arguments import check_sandbox as check_sandbox
+    from .arguments import shared_source as shared_source
+    from .arguments import warn_of_time_limit as warn_of_time_limit
     from .episode import SHOWN_TURNS as SHOWN_TURNS
     from .episode import WORLD_ERRORS as WORLD_ERRORS
     from .episode import ShownTurn as ShownTurn
@@ -19,7 +20,6 @@ if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
     from .rendering import format_end as format_end
     from .rendering import format_turn as format_turn
     from .rendering import format_turns as format_turns
-    from .sources import shared_source as shared_source
     from .swe_env import MAX_ACTION as MAX_ACTION
     from .swe_env import SANDBOX_FAILED as SANDBOX_FAILED
     from .swe_env import SweEnv as SweEnv

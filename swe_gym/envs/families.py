@@ -11,7 +11,7 @@ from typing import ClassVar, TypedDict, Unpack
 from ..sandboxes import default_backend
 from ..tasks import CATALOG
 from ..types import Json, JsonMapping, JsonObject
-from .checks import check_known
+from .arguments import check_known
 from .swe_env import SweEnv
 
 

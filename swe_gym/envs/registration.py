@@ -67,7 +67,7 @@ def register_tasks(
         UsageError: The prefix or `ids` is invalid, or another environment has one of the ids.
     """
     from ..tasks import load_source  # here, so that `import swe_gym` stays light
-    from .checks import json_native
+    from .arguments import json_native
 
     prefix = f"SWE-{source}" if prefix is None else prefix
     if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix):

@@ -38,12 +38,19 @@ from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..tasks import LocalSource, TaskRecord, TaskSource, check_source, doubt, read_records
 from ..tools import Tool, ToolContext, bound, harmless, make_tools
 from ..types import Action, JsonObject, Reward, Task, ToolCall, ToolResult, ToolSpec, Verdict
-from .checks import check_arguments, check_format, check_known, json_native, warn_of_time_limit
+from .arguments import (
+    check_arguments,
+    check_format,
+    check_known,
+    json_native,
+    open_early,
+    shared_source,
+    warn_of_time_limit,
+)
 from .episode import WORLD_ERRORS, EpisodeState, ShownTurn
 from .group import SandboxGroup, task_spec
 from .rendering import draw_turns, format_end, format_turn, format_turns
 from .samples import sample_actions
-from .sources import open_early, shared_source
 from .tool_env import ToolEnv
 
 MAX_ACTION = 1_000_000

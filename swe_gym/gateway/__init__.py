@@ -14,12 +14,12 @@ if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
     from .kits import build_kit as build_kit
     from .kits import find_kit as find_kit
     from .kits import kit_bytes as kit_bytes
-    from .passthrough import ServerSampler as ServerSampler
+    from .model_server import ServerSampler as ServerSampler
+    from .model_server import check_shapes as check_shapes
     from .play import AgentPlayer as AgentPlayer
-    from .rehearsal import rehearse as rehearse
+    from .players import rehearse as rehearse
     from .rendering import Renderer as Renderer
     from .sampler import Sampler as Sampler
-    from .server_shapes import check_shapes as check_shapes
     from .session import Limits as Limits
     from .session import Session as Session
     from .token_sampler import TokenSampler as TokenSampler

@@ -1,14 +1,19 @@
-"""The calls of an agent and their answers, in one form for all protocols."""
+"""The calls of an agent in one form for all protocols: answers, digests of what a model reads, and system messages."""
+
+from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import json
 import uuid
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..rollout.tokens import Completion
 from ..trajectories.trajectory import Usage
-from ..types import JsonObject
+from ..types import JsonMapping, JsonObject
+from .parsing import arguments_of
 
 Finish = Literal["stop", "length", "tool_calls"]
 
@@ -136,3 +141,71 @@ def event(data: JsonObject, name: str = "") -> bytes:
     """Return a server-sent event."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data)}\n\n".encode()
+
+
+def digest(value: object) -> bytes:
+    """Return the digest of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
+
+
+NO_TOOLS = digest([])
+"""Digest of the tools of a call without tools."""
+
+
+def mark(message: JsonMapping) -> bytes:
+    """Return the digest of what a model reads of a message. Reasoning does not count: agents often drop it."""
+    calls = [[call["function"]["name"], arguments_of(call)] for call in message.get("tool_calls") or ()]
+    content = message.get("content") or ""
+    return digest([message["role"], content.strip() if isinstance(content, str) else content, calls])
+
+
+def path_after(path: bytes, message: JsonMapping) -> bytes:
+    """Return the digest of a conversation after another message."""
+    return hashlib.sha256(path + mark(message)).digest()
+
+
+class Digests(NamedTuple):
+    """The digests of a conversation.
+
+    Attributes:
+        marks: Digest of each message.
+        paths: Digest of the conversation up to each message.
+        tools: Digest of the tools.
+    """
+
+    marks: list[bytes]
+    paths: list[bytes]
+    tools: bytes
+
+
+def digests_of(call: Call) -> Digests:
+    """Return the digests of a call's messages."""
+    marks = [mark(message) for message in call.messages]
+    paths = itertools.accumulate(marks, lambda path, one: hashlib.sha256(path + one).digest(), initial=b"")
+    return Digests(marks, list(paths)[1:], digest(list(call.tools)))
+
+
+def text_of(message: JsonMapping) -> str:
+    """Return the text of a message."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text") or "" for part in content)
+
+
+def arrange_system_messages(messages: Sequence[JsonObject], later: str) -> list[JsonObject]:
+    """Return messages with one system message at the start: many chat templates take no other.
+
+    Args:
+        messages: Messages of OpenAI's chat API.
+        later: Role of the system messages after the first other message: "system" or "user".
+    """
+    leading = list(itertools.takewhile(lambda message: message["role"] == "system", messages))
+    rest = [
+        {**message, "role": later} if message["role"] == "system" else message for message in messages[len(leading) :]
+    ]
+    texts = [message.get("content") or "" for message in leading]
+    if not all(isinstance(text, str) for text in texts):  # parts, such as images
+        return [*leading, *rest]
+    text = "\n\n".join(filter(None, texts))
+    return [{"role": "system", "content": text}, *rest] if text else rest

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from ..types import JsonObject
-from .calls import Answer, Call
-from .digests import NO_TOOLS, Digests, mark, path_after, text_of
+from .calls import NO_TOOLS, Answer, Call, Digests, mark, path_after, text_of
 from .parsing import arguments_of
 
 Reason = Literal[

@@ -12,11 +12,9 @@ from ..actions import describe_tools, render_call
 from ..errors import UsageError, unknown_name
 from ..rollout.tokens import ChatTemplate
 from ..types import JsonObject, ToolCall
-from .call_formats import FORMATS
-from .calls import Answer, Refusal
-from .families import Family, family_of
+from .call_formats import FORMATS, Family, family_of
+from .calls import Answer, Refusal, arrange_system_messages
 from .parsing import arguments_of
-from .system_messages import arrange_system_messages
 from .template_proof import ARGUMENTS, PROBE, PROBE_NAME, QUESTION, Shape, Unproven, find_shape, shown
 from .tool_calls import parse_message, readings, specs_of
 

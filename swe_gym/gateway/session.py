@@ -19,17 +19,14 @@ from ..rollout.policy import PolicyReport
 from ..sandboxes import Connection
 from ..trajectories.trajectory import Turn, Usage
 from ..types import Json, JsonObject
-from .anchors import segments_of
-from .calls import Answer, Call, Refusal
-from .digests import digest, digests_of
-from .faults import refuse_errors, sample
+from .calls import Answer, Call, Refusal, digest, digests_of
 from .flights import POLL, Flight, events_of
 from .history import AnsweredCall, CallHistory, CallPlace, Reason
 from .http import HttpLimits, HttpRequest, HttpResponse, serve
 from .parsing import parse_json
 from .protocols import DIALECTS, Dialect
-from .record import OnTurn, Record
-from .sampler import Sampler
+from .record import OnTurn, Record, segments_of
+from .sampler import Sampler, refuse_errors, sample
 from .tool_calls import specs_of
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ from ..errors import PolicyError
 from ..rollout.tokens import ChatTemplate, Completion, Generator
 from ..trajectories.trajectory import PolicyInfo, Usage
 from ..types import JsonObject
-from .anchors import ids_after
 from .calls import Answer, Call, Finish, Tokens
-from .faults import refuse_errors
 from .history import AnsweredCall, CallPlace
+from .record import ids_after
 from .rendering import Renderer
+from .sampler import refuse_errors
 
 UNREADABLE = "the model's chat template cannot render these messages"
 """What is refused with a template's error: it is a program, and the agent writes its input."""

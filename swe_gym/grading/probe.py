@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..atomic import write_text
 from ..cache import cache_folder
 from ..errors import FileError, GradingError, SandboxError
+from ..files import write_text
 from ..guests import PARSING
 from ..sandboxes import Sandbox
 from ..tasks import digest

@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
     from .base import Sandbox as Sandbox
     from .container import default_image as default_image
     from .container import start_command as start_command
-    from .finding import Finding as Finding
-    from .forward import Connection as Connection
-    from .forward import Forward as Forward
     from .gates import gate as gate
     from .pool import WarmPool as WarmPool
     from .pool import WarmSandbox as WarmSandbox
-    from .spec import ISOLATION_LEVELS as ISOLATION_LEVELS
-    from .spec import SandboxSpec as SandboxSpec
-    from .spec import make_spec as make_spec
+    from .types import ISOLATION_LEVELS as ISOLATION_LEVELS
+    from .types import Connection as Connection
+    from .types import Finding as Finding
+    from .types import Forward as Forward
+    from .types import SandboxSpec as SandboxSpec
+    from .types import make_spec as make_spec
 
 else:
 

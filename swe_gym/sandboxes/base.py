@@ -29,9 +29,7 @@ from ..guests.protocol import (
 )
 from ..types import Capabilities, ExecResult, FileEntry, JsonMapping
 from .channel import parsing
-from .finding import Finding
-from .forward import Forward, Handler
-from .spec import SandboxSpec
+from .types import Finding, Forward, Handler, SandboxSpec
 
 if TYPE_CHECKING:
     from ..guests.protocol import (

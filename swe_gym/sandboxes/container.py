@@ -20,9 +20,9 @@ from ..guests.protocol import EXEC, PUT_TAR
 from ..types import PythonEnv
 from .base import make_result
 from .gates import gate
-from .portable_python import PLACE
+from .pythons import PLACE
 from .runner_sandbox import RunnerSandbox
-from .spec import SandboxSpec
+from .types import SandboxSpec
 from .workspaces import prepare_workspace
 
 if TYPE_CHECKING:

@@ -62,9 +62,8 @@ from ..types import Capabilities, Frozen
 from .base import Sandbox
 from .channel import RunnerChannel, reply_types
 from .fake_forward import start_runner
-from .forward import Forward, Handler
 from .runner_forward import SandboxForwards
-from .spec import SandboxSpec, parse_options
+from .types import Forward, Handler, SandboxSpec, parse_options
 
 if TYPE_CHECKING:
     from ..guests.protocol import (

@@ -9,7 +9,7 @@ from typing import Self
 from ..errors import SandboxClosed, SandboxError, SandboxLost, UsageError
 from . import load_backend, open_sandbox
 from .base import Sandbox
-from .spec import SandboxSpec
+from .types import SandboxSpec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

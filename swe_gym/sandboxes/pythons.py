@@ -1,10 +1,15 @@
-"""Virtual environments in the cache for tasks' Python environments: installed once, then read-only."""
+"""Pythons for sandboxes: environments of tasks, installed once, and a copy for images that have none."""
 
+import functools
+import io
 import json
 import os
+import platform
 import re
 import shutil
+import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +18,8 @@ from pathlib import Path
 from ..cache import build_once, digest
 from ..commands import run_command
 from ..errors import MissingInterpreter, SandboxStartError, TaskError
+from ..guard import TemporaryFolder
+from ..guests import bundle
 from ..index import pip_command
 from ..types import PythonEnv
 
@@ -192,3 +199,49 @@ def list_installed(python: PreparedPython, *, timeout: float) -> tuple[str, ...]
     except TimeoutError as error:
         raise SandboxStartError(str(error), reason="timeout", retryable=True) from error
     return tuple(result.stdout.decode("utf-8", "replace").split("\n")[:-1])
+
+
+PLACE = "/opt/swe-gym-python"
+"""Its folder in the container. No PATH has it, so commands find only the image's programs."""
+
+PACK_SECONDS = 60.0
+
+
+def packing_program(folder: str = PLACE) -> str:
+    """Return the program that fills a folder, to be used at `PLACE`, with the Python that runs it."""
+    return f"{bundle('pack_python')}\n\npack_python({folder!r}, {PLACE!r})\n"
+
+
+def problem(architecture: str) -> str:
+    """Return why this machine's Python cannot run in an image of this architecture, or an empty text."""
+    system, machine = platform.system(), platform.machine()
+    ours = ARCHITECTURES.get(machine, machine)
+    return "" if (system, ours) == ("Linux", architecture) else f"this machine's is for {system} on {ours}"
+
+
+@functools.cache
+def archive() -> bytes:
+    """Return this machine's Python as a tar archive for the root of a container.
+
+    Raises:
+        SandboxStartError: Packing failed.
+    """
+    with TemporaryFolder("swe-gym-python-") as folder:
+        command = [sys.executable, "-I", "-S", "-c", packing_program(str(folder.path))]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=PACK_SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            detail = (getattr(error, "stderr", None) or b"").decode("utf-8", "replace")
+            text = "cannot pack this machine's Python for images without one"
+            raise SandboxStartError(text, reason="setup", detail=detail or str(error)) from error
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as packed:
+            packed.add(folder.path, PLACE.lstrip("/"), filter=_readable_to_all)
+        return buffer.getvalue()
+
+
+def _readable_to_all(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    member.mode |= 0o555 if member.isdir() else 0o444
+    return member

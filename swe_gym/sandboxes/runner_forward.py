@@ -27,7 +27,7 @@ from ..guests.protocol import (
     ProtocolError,
 )
 from .channel import LONGEST_WAIT, RequestFailed, RunnerChannel
-from .forward import Handler, start_handler
+from .types import Handler, start_handler
 
 if TYPE_CHECKING:
     from ..guests.protocol import ConnectionRequest, ForwardEvent, ForwardRequest, ListenRequest, TakenRequest

@@ -12,9 +12,8 @@ from ..guests import bundle
 from ..guests.protocol import HELLO
 from .base import Sandbox
 from .channel import ByteStream, RequestFailed, RunnerChannel
-from .forward import Forward, Handler
 from .runner_forward import SandboxForwards
-from .spec import SandboxSpec
+from .types import Forward, Handler, SandboxSpec
 
 if TYPE_CHECKING:
     from ..guests.protocol import HelloRequest, Operation, Reply, Request

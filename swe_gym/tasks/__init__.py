@@ -11,6 +11,7 @@ from .catalog import CATALOG as CATALOG
 if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
     from .base import TaskSource as TaskSource
     from .catalog import ENV_IDS as ENV_IDS
+    from .choice import ShuffledOrder as ShuffledOrder
     from .choice import changed_lines as changed_lines
     from .choice import split_by_repository as split_by_repository
     from .dataset import DatasetSource as DatasetSource
@@ -24,7 +25,6 @@ if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
     from .hub import push_files as push_files
     from .local import LocalSource as LocalSource
     from .micro import expert_calls as expert_calls
-    from .order import ShuffledOrder as ShuffledOrder
     from .record import TaskRecord as TaskRecord
     from .record import digest as digest
     from .record import doubt as doubt

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import ValidationError, model_validator
 
 from ..errors import UsageError, wrong_fields
-from ..lines import json_lines
+from ..files import json_lines
 from ..types import Frozen, TarWorkspace, Task
 
 Status = Literal["valid", "invalid", "skipped", "error"]

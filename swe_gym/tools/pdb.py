@@ -12,9 +12,9 @@ from ..errors import FileError, ToolError
 from ..sandboxes import Sandbox
 from ..types import ToolResult
 from .base import Tool, ToolContext
+from .editing import moved_lines
 from .files import check_text, shown_path
 from .pdb_entrypoint import FORMS, parse_entrypoint
-from .pdb_lines import moved_lines
 from .pdb_session import Breakpoint, DebuggerReply, DebuggerSession, Position
 from .shell import MAX_TIMEOUT, cap_timeout
 from .text import NOTE_ROOM, bound, clean, harmless, shorten

@@ -6,9 +6,8 @@ from typing import Annotated
 from ..errors import NotAFile, ToolError
 from ..types import ToolResult
 from .base import ToolContext, tool
-from .document import Document
 from .editing import number_lines
-from .files import MAX_FILE_BYTES, check_text, explained, shown_path
+from .files import MAX_FILE_BYTES, Document, check_text, explained, shown_path
 from .listdir import list_folder
 from .text import harmless, shorten
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import torch
 
-from ..atomic import write_text
+from ..files import write_text
 from ..gateway import Renderer
 from ..gateway.agents import make_agent
 from ..rollout.tokens import ChatTemplate
 from ..trajectories.run_folder import LOCK, take_lock
-from .agreement import TrainingStopped, sync_weights
 from .async_collect import AsyncCollector
 from .checkpoint import Checkpoints
 from .collect import Collector, PlayedBatch
@@ -21,12 +20,11 @@ from .config import TrainConfig
 from .evaluate import check_tasks, evaluation_slots, summarize
 from .generators import TrainGenerator, check_options, make_generator
 from .loading import load_learner, load_tokenizer, seed_everything
-from .log import Log
+from .log import Log, make_tracker
 from .ranks import Ranks, open_ranks
-from .sampler import SyncedSampler
+from .sampler import SyncedSampler, TrainingStopped, sync_weights
 from .sft import run_sft
 from .state import RunState, check_folder
-from .trackers import make_tracker
 from .update import make_update
 
 logger = logging.getLogger(__name__)

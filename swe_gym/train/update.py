@@ -8,11 +8,11 @@ from torch import Tensor
 from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
 from .advantages import estimator, explained_variance, gae, nonzero_variance, whiten
-from .agreement import check_logprob_diff, mismatch
 from .batch import Batch, make_batch
 from .collect import PlayedBatch
 from .config import AlgorithmConfig, TrainConfig
 from .learner import Learner, OldLogprobs, Targets
+from .sampler import check_logprob_diff, mismatch
 from .state import RunState
 
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, Literal, NamedTuple, cast
 
 from pydantic_core import from_json
 
-from ..lines import end_of_lines
+from ..files import end_of_lines
 from ..types import JsonObject
 
 Value = JsonObject | ValueError

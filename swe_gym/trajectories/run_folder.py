@@ -29,9 +29,8 @@ from typing import IO, BinaryIO, Literal, NamedTuple, Self
 
 from pydantic import ValidationError
 
-from ..atomic import write_text
 from ..errors import UsageError, wrong_fields
-from ..lines import end_of_lines, whole_lines
+from ..files import end_of_lines, whole_lines, write_text
 from ..types import Frozen, Json, JsonMapping, JsonObject
 from .records import end_of_records, parse_line, records
 from .trajectory import ModelServer, Prices, Trajectory, Turn, Usage

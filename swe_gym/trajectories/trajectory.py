@@ -14,7 +14,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from ..errors import UsageError, wrong_fields
-from ..lines import append_lines, json_lines
+from ..files import append_lines, json_lines
 from ..types import Frozen, JsonObject, ToolSpec, Verdict
 from .records import Value, end_of_records, join, records, split
 

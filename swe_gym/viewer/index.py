@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from pydantic import ValidationError
 
 from ..errors import UsageError
-from ..lines import json_lines, whole_lines
+from ..files import json_lines, whole_lines
 from ..trajectories.records import kind_of, parse_line, records
 from ..trajectories.run_folder import (
     FAILED,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
-from ..atomic import replacing
+from ..files import replacing
 
 _STYLE = re.compile(r'<link rel="stylesheet" href="(.*?)">\n?')
 _SCRIPT = re.compile(r'<script src="(.*?)" defer></script>\n?')

@@ -21,9 +21,9 @@ from ..types import Json, JsonObject
 from .episode import as_page, parts_of, summary_of
 from .index import RunIndex
 from .page import write_page
+from .results import summary
 from .runs import comparison_page, list_runs, results_of
 from .server import PAGE
-from .stats import summary
 
 MOST_EPISODES = 1000
 """Default number of episodes in a report; the table lists all."""

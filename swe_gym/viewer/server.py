@@ -24,10 +24,9 @@ from ..errors import UsageError
 from ..types import Json
 from .episode import episode_page, search, text_at, turns_page
 from .index import RunIndex
-from .notes import notes_path, read_notes, write_note
 from .page import static_text
-from .runs import Runs
-from .stats import summary
+from .results import summary
+from .runs import Runs, notes_path, read_notes, write_note
 
 PAGE = "index.html"
 STATIC = {

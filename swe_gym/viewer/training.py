@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UsageError
-from ..lines import whole_lines
+from ..files import whole_lines
 from ..trajectories.comparison import config_differences, distinct_names
 from ..types import Json, JsonMapping, JsonObject
 

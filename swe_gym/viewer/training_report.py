@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..atomic import replacing
 from ..errors import MissingDependency
+from ..files import replacing
 from ..types import JsonObject
 from .page import write_page
 from .training import (

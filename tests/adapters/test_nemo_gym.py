@@ -32,7 +32,7 @@ from swe_gym.adapters.nemo_gym import SweAgent, SweResourcesConfig, SweResources
 from swe_gym.adapters.session import make_env
 from swe_gym.rollout.policies.expert import ExpertPolicy
 from swe_gym.tasks import load_source
-from swe_gym.tasks.training import nemo_row
+from swe_gym.tasks.exporters import nemo_row
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # its dependencies emit warnings
 

@@ -14,7 +14,7 @@ from rllm_stand_in import Engine, TerminationReason, join
 
 from swe_gym.errors import UsageError
 from swe_gym.tasks import load_source
-from swe_gym.tasks.training import rllm_row
+from swe_gym.tasks.exporters import rllm_row
 
 SOURCE = {"difficulty": [1], "count": 4}
 LOST = {"backend": "fake", "sandbox_options": {"options": {"faults": [{"at": "start", "error": "SandboxStartError"}]}}}

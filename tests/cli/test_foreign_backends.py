@@ -10,7 +10,7 @@ import pytest
 from swe_gym.errors import SandboxStartError, UsageError
 from swe_gym.sandboxes import Finding, SandboxSpec
 from swe_gym.sandboxes.fake import FakeSandbox
-from swe_gym.sandboxes.spec import parse_options
+from swe_gym.sandboxes.types import parse_options
 from swe_gym.types import Frozen, JsonMapping
 
 BACKEND = "test_foreign_backends:Foreign"

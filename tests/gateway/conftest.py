@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swe_gym.gateway.passthrough import ServerSampler
+from swe_gym.gateway.model_server import ServerSampler
 from swe_gym.gateway.session import Limits, Session
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.errors import PolicyError
-from swe_gym.gateway.passthrough import ServerSampler
+from swe_gym.gateway.model_server import ServerSampler
 from swe_gym.gateway.session import Session
 from swe_gym.grading.signs import signs_in_call
 from swe_gym.rollout.policies.llm import LLMPolicies

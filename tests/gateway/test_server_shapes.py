@@ -8,8 +8,7 @@ from gateway_parts import TOOLS, asked
 
 from swe_gym.errors import UsageError
 from swe_gym.gateway.agents import make_agent
-from swe_gym.gateway.passthrough import ServerSampler
-from swe_gym.gateway.server_shapes import check_shapes
+from swe_gym.gateway.model_server import ServerSampler, check_shapes
 from swe_gym.gateway.session import Session
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.testing.loopback import HttpAnswer

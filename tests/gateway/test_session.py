@@ -14,9 +14,8 @@ from swe_gym.errors import PolicyError
 from swe_gym.gateway.calls import Call
 from swe_gym.gateway.flights import Flight, events_of
 from swe_gym.gateway.http import HttpLimits, HttpRequest
-from swe_gym.gateway.passthrough import ServerSampler
+from swe_gym.gateway.model_server import ServedGenerator, ServerSampler
 from swe_gym.gateway.protocols import DIALECTS
-from swe_gym.gateway.served_generator import ServedGenerator
 from swe_gym.gateway.session import Limits, Session
 from swe_gym.gateway.token_sampler import TokenSampler
 from swe_gym.rollout.policies.llm import LLMPolicies

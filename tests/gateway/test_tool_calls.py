@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.errors import UsageError
-from swe_gym.gateway.call_formats import FORMATS
-from swe_gym.gateway.families import family_of
+from swe_gym.gateway.call_formats import FORMATS, family_of
 from swe_gym.gateway.parsing import arguments_of
 from swe_gym.gateway.rendering import Renderer
 from swe_gym.gateway.tool_calls import readings

@@ -29,8 +29,7 @@ import yaml
 
 from swe_gym.sandboxes.kubernetes import KubernetesOptions, KubernetesSandbox, sweep
 from swe_gym.sandboxes.kubernetes.api import SERVICE_ACCOUNT, Api, ApiError, pods_path
-from swe_gym.sandboxes.kubernetes.checks import NEEDED
-from swe_gym.sandboxes.kubernetes.pods import list_pods
+from swe_gym.sandboxes.kubernetes.pods import NEEDED, list_pods
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kubernetes"
 

@@ -33,7 +33,7 @@ def test_tiers_that_cannot_mount_refuse(folder: Path) -> None:
 
 def test_docker_fills_a_volume_once(folder: Path, docker_image: str) -> None:
     from swe_gym.sandboxes.docker.engine import connect
-    from swe_gym.sandboxes.docker.volumes import LABEL
+    from swe_gym.sandboxes.docker.owners import VOLUME_LABEL
 
     engine = connect(None, 10.0)
     try:
@@ -42,7 +42,7 @@ def test_docker_fills_a_volume_once(folder: Path, docker_image: str) -> None:
                 assert sandbox.exec(f"{PLACE}/deep/run").text == "from the folder\n"
                 assert "Read-only" in sandbox.exec(f"touch {PLACE}/new", merge=True).text
             (folder / "deep" / "run").unlink(missing_ok=True)  # the volume has a copy
-        names = [one["Name"] for one in engine.volumes({"label": f"{LABEL}={folder}"})["Volumes"]]
+        names = [one["Name"] for one in engine.volumes({"label": f"{VOLUME_LABEL}={folder}"})["Volumes"]]
         assert len(names) == 2
         for name in names:
             engine.remove_volume(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swe_gym.guests import bundle
-from swe_gym.sandboxes import portable_python
+from swe_gym.sandboxes import pythons
 from swe_gym.sandboxes.runner_sandbox import runner_source
 
 SENT_FIRST = ("unplug",)
@@ -61,14 +61,14 @@ def test_it_has_what_the_runner_imports(packed: Path) -> None:
 
 
 def test_the_archive_is_at_its_place_and_readable_to_all() -> None:
-    if portable_python.problem("amd64") and portable_python.problem("arm64"):
+    if pythons.problem("amd64") and pythons.problem("arm64"):
         pytest.skip("this machine has no Python to copy")
-    with tarfile.open(fileobj=io.BytesIO(portable_python.archive())) as archive:
+    with tarfile.open(fileobj=io.BytesIO(pythons.archive())) as archive:
         members = archive.getmembers()
-    assert all(f"/{member.name}/".startswith(f"{portable_python.PLACE}/") for member in members)
+    assert all(f"/{member.name}/".startswith(f"{pythons.PLACE}/") for member in members)
     assert all(member.mode & 0o004 and (member.uid, member.gid) == (0, 0) for member in members)
     assert sum(member.size for member in members) < 80 << 20
 
 
 def test_a_machine_of_another_kind_lends_nothing() -> None:
-    assert "this machine's is for" in portable_python.problem("riscv64")
+    assert "this machine's is for" in pythons.problem("riscv64")

@@ -12,7 +12,7 @@ from swe_gym.errors import UsageError
 from swe_gym.tables import write_table
 from swe_gym.tasks import load_source
 from swe_gym.tasks.choice import changed_lines, split_by_repository
-from swe_gym.tasks.training import verl_row
+from swe_gym.tasks.exporters import verl_row
 
 
 def test_lines_of_a_patch_are_counted_without_its_headers() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.errors import ToolError
-from swe_gym.tools.document import Document
+from swe_gym.tools.files import Document
 
 some_bytes = st.one_of(
     st.binary(max_size=200),

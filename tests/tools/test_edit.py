@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from swe_gym.errors import MissingFile, SandboxClosed, ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.edit import Edit
-from swe_gym.tools.history import EditHistory
+from swe_gym.tools.edit import Edit, EditHistory
 
 CODE = b"def f(x):\r\n\treturn x  # caf\xe9\r\n\r\nprint(f(1))"
 

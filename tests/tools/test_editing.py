@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from swe_gym.errors import ToolError
-from swe_gym.tools.document import Document
 from swe_gym.tools.editing import (
     insert_after,
     new_file,
@@ -19,6 +18,7 @@ from swe_gym.tools.editing import (
     snippet,
     unified_diff,
 )
+from swe_gym.tools.files import Document
 
 file_bytes = st.one_of(
     st.binary(max_size=120),

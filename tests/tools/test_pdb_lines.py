@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_gym.tools.pdb_lines import moved_lines
+from swe_gym.tools.editing import moved_lines
 
 OLD = ["def f(x):", "    y = x", "    z = y + 1", "    return z", "", "print(f(1))"]
 

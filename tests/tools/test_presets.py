@@ -4,7 +4,7 @@ import pytest
 
 from swe_gym.errors import ToolError
 from swe_gym.tools import Tool, ToolContext, make_tools
-from swe_gym.tools.document import Document
+from swe_gym.tools.files import Document
 from swe_gym.tools.presets.r2e import condense
 
 CODE = "import os\n\n\ndef f(x):\n    return x\n"

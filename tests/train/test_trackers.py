@@ -10,9 +10,8 @@ pytest.importorskip("torch")
 
 from swe_gym.errors import UsageError
 from swe_gym.train.config import make_config
-from swe_gym.train.log import Log, read_log
+from swe_gym.train.log import Log, make_tracker, read_log
 from swe_gym.train.loop import Trainer
-from swe_gym.train.trackers import make_tracker
 
 CONFIG: dict[str, Any] = {"run": {"seed": 3}, "optim": {"lr": 1e-5}}
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.errors import UsageError
-from swe_gym.lines import whole_lines
+from swe_gym.files import whole_lines
 from swe_gym.trajectories.records import end_of_records, join, parse_line, records, split
 from swe_gym.trajectories.run_folder import read_live_file
 from swe_gym.trajectories.trajectory import Trajectory, Turn

@@ -14,8 +14,8 @@ from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
 from swe_gym.trajectories.run_folder import INDEX, TRAJECTORIES, RunFolder, index_line, open_trajectories
 from swe_gym.trajectories.trajectory import Trajectory
-from swe_gym.viewer.notes import NOTES
 from swe_gym.viewer.report import write_report
+from swe_gym.viewer.runs import NOTES
 from swe_gym.viewer.server import ViewServer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from swe_gym.trajectories.run_folder import RunFolder
 from swe_gym.trajectories.trajectory import Segment
 from swe_gym.viewer.episode import PIECE, search
 from swe_gym.viewer.index import RunIndex
-from swe_gym.viewer.notes import NOTES, notes_path, write_note
+from swe_gym.viewer.runs import NOTES, notes_path, write_note
 from swe_gym.viewer.server import STATIC, ViewServer
 
 

@@ -7,7 +7,7 @@ from swe_gym.trajectories.run_folder import index_line
 from swe_gym.trajectories.statistics import PassAtK, pass_curve
 from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.viewer.index import EpisodeRow, row_of
-from swe_gym.viewer.stats import MOST_BARS, resolved_by, summary, turn_bins, wall_clock
+from swe_gym.viewer.results import MOST_BARS, resolved_by, summary, turn_bins, wall_clock
 
 
 def row(record: Trajectory) -> EpisodeRow:

@@ -18,8 +18,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from ...atomic import write_text
 from ...errors import UsageError
+from ...files import write_text
 from ...trajectories.trajectory import ModelServer, Usage
 from ...types import Frozen, Json, JsonMapping, JsonObject
 from .chat_client import ChatReply

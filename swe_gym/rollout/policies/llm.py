@@ -24,8 +24,7 @@ from .answer_cache import AnswerCache
 from .calls import tool_env
 from .chat_client import ChatClient, ChatReply, ContextExceeded, address_of, without_key
 from .history import ChatHistory
-from .model_list import SECONDS, identity_of, rows_of
-from .prices import known_prices
+from .models import SECONDS, identity_of, known_prices, rows_of
 from .prompts import system_prompt
 
 logger = logging.getLogger(__name__)

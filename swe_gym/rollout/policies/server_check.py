@@ -9,7 +9,7 @@ from ...trajectories.trajectory import ModelServer
 from ...types import JsonObject
 from .chat_client import ChatClient, without_key
 from .llm import LLMPolicies
-from .model_list import SECONDS, identity_of, rows_of
+from .models import SECONDS, identity_of, rows_of
 
 CHAT_SECONDS = 10.0
 """Deadline of the short request."""

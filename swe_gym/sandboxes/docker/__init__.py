@@ -22,19 +22,14 @@ from ...guests.masks import MASKED, READ_ONLY
 from ...types import Capabilities, JsonMapping, JsonObject
 from ..channel import ByteStream
 from ..container import BOOT, NO_PYTHON_SAID, ContainerSandbox, boot_input, start_command
-from ..finding import Finding
 from ..gates import gate
-from ..portable_python import PLACE, archive, problem
+from ..pythons import PLACE, archive, problem
 from ..runner_sandbox import runner_source
-from ..spec import SandboxSpec, demand_isolation, parse_options
-from .checks import check_images, diagnose
-from .dockerfiles import build_dockerfile
-from .engine import ENGINE_ERRORS, attach, connect, engine_errors, is_unreachable, why_it_ended
-from .images import find_image, pull_image
-from .options import DockerOptions
-from .owners import PREFIX, labels, start_guard, sweep
-from .stream import DockerStream
-from .volumes import volume_of
+from ..types import Finding, SandboxSpec, demand_isolation, parse_options
+from .engine import ENGINE_ERRORS, DockerStream, attach, connect, engine_errors, is_unreachable, why_it_ended
+from .images import build_dockerfile, find_image, pull_image
+from .options import DockerOptions, check_images, diagnose
+from .owners import PREFIX, labels, start_guard, sweep, volume_of
 
 __all__ = ["DockerOptions", "DockerSandbox"]
 

@@ -1,4 +1,4 @@
-"""Finding and pulling images."""
+"""The images of tasks: found, pulled, or built from the Dockerfile that a task brings."""
 
 import contextlib
 import json
@@ -16,8 +16,8 @@ import docker.utils
 import requests
 
 from ...errors import SandboxStartError
-from ...types import JsonObject
-from ..gates import add_jitter
+from ...types import ImageBuild, JsonObject
+from ..gates import NEVER, add_jitter, gate
 from .engine import ENGINE_ERRORS, engine_errors, free_megabytes, url
 
 log = logging.getLogger(__name__)
@@ -251,3 +251,53 @@ def _retry_after(text: str) -> float | None:
 def progress_line(event: JsonObject) -> str:
     """Format an event of a pull as one line: layer, status, progress."""
     return " ".join(str(event[name]) for name in ("id", "status", "progress") if event.get(name))
+
+
+SHOWN = 4000
+"""Characters at the end of a build's output that an error shows."""
+
+
+def build_dockerfile(
+    engine: docker.APIClient,
+    image: str,
+    build: ImageBuild,
+    *,
+    deadline: float,
+    cancelled: threading.Event = NEVER,
+    base_url: str | None = None,
+) -> JsonObject:
+    """Build an image unless the engine has it, one at a time on this machine. Return the engine's description.
+
+    Steps run in containers of the engine, with its network.
+
+    Args:
+        engine: The engine.
+        image: Name of the image. It stands for the content of the build's folder.
+        build: What to build.
+        deadline: Time of `time.monotonic` by which it must be built.
+        cancelled: Event that ends the waiting for another build.
+        base_url: Address of the engine, for errors.
+
+    Raises:
+        SandboxStartError: A step failed (`reason="image"`), or the time is over (`"timeout"`).
+    """
+    with gate("docker-build", 1, deadline, cancelled):
+        if found := find_image(engine, image):
+            return found
+        log.info("building image %s from %s", image, build.context)
+        end = min(deadline, time.monotonic() + build.timeout)
+        said: list[str] = []
+        with engine_errors(f"build image {image!r}", base_url):
+            engine.timeout = max(0.1, end - time.monotonic())
+            for event in engine.build(path=build.context, tag=image, rm=True, forcerm=True, decode=True):
+                said.append(str(event.get("stream", "")) + str(event.get("error", "")))
+                if "error" in event or time.monotonic() > end:
+                    break
+        found = find_image(engine, image)
+        if found is None:
+            late = time.monotonic() > end
+            text = f"{build.context}/Dockerfile was not built" + (f" in {build.timeout:g} s" if late else "")
+            detail = "".join(said)[-SHOWN:].strip()
+            raise SandboxStartError(text, reason="timeout" if late else "image", retryable=late, detail=detail)
+        log.info("built image %s", image)
+        return found

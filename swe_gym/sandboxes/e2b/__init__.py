@@ -19,8 +19,7 @@ from ...types import Capabilities, JsonMapping
 from ..base import CLEAN_ENV
 from ..channel import LONGEST_WAIT, ByteStream
 from ..container import ContainerSandbox
-from ..finding import Finding
-from ..spec import SandboxSpec, demand_isolation, parse_options
+from ..types import Finding, SandboxSpec, demand_isolation, parse_options
 from .options import AGS_DOMAIN, AGS_REGION, E2BOptions, is_ags
 from .service import Instance, check_service
 from .stream import ResumedStream

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, SecretStr
 
 from ...errors import UsageError
 from ...types import Frozen, JsonObject
-from ..spec import SandboxSpec
+from ..types import SandboxSpec
 
 DEFAULT_TEMPLATE = "base"
 DEFAULT_DOMAIN = "e2b.app"

@@ -17,11 +17,9 @@ from ...guests import bundle
 from ...guests.relay import GREETING
 from ..container import NO_PYTHON, start_command
 from ..runner_sandbox import runner_source
-from ..spec import SandboxSpec
-from .creation import create_sandbox
+from ..types import SandboxSpec
 from .options import E2BOptions, resolve_access, whole_seconds
-from .refusals import back_off, is_a, is_final, judge, status_of
-from .sdk import in_time, load_sdk, select_supported
+from .sdk import back_off, create_sandbox, in_time, is_a, is_final, judge, load_sdk, select_supported, status_of
 from .stream import Cut, Gone
 
 log = logging.getLogger(__name__)

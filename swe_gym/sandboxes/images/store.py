@@ -21,9 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self
 
-from ...atomic import write_text
 from ...cache import build_once, cache_folder, find_entry
 from ...errors import SandboxStartError
+from ...files import write_text
 from ...types import Frozen, JsonObject
 from .names import ImageName
 from .ranges import hold_entry, id_ranges, remove_layers, unpack_command

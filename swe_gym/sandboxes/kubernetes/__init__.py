@@ -13,15 +13,13 @@ from ...errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartErro
 from ...types import Capabilities, JsonMapping
 from ..channel import LONGEST_WAIT, ByteStream
 from ..container import ContainerSandbox, boot_input
-from ..finding import Finding
 from ..runner_sandbox import runner_source
-from ..spec import SandboxSpec, demand_isolation, parse_options
+from ..types import Finding, SandboxSpec, demand_isolation, parse_options
 from . import manifest, status
 from .api import Api, ApiError
-from .checks import diagnose
 from .cluster import KubernetesCluster, shared_cluster
-from .options import KubernetesOptions
-from .pods import KEPT_SECONDS, sweep_pods
+from .manifest import KubernetesOptions
+from .pods import KEPT_SECONDS, diagnose, sweep_pods
 from .streams import AttachedStream
 from .watch import PodView
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from ...cache import cache_folder, check_room
 from ...errors import SandboxError, Unsupported
-from ..finding import Finding
 from ..images import ImageStore
 from ..images.names import ImageName
-from ..spec import SandboxSpec
+from ..types import Finding, SandboxSpec
 from . import problem
 from .image import OVERLAYS, check_built, choose_overlay
 from .tiers import TIERS, delegated_group

@@ -20,8 +20,8 @@ from ...types import Capabilities, Frozen
 from ..channel import ByteStream
 from ..container import ContainerSandbox
 from ..images import ImageStore, StoredImage, copies_folder, id_ranges
-from ..portable_python import archive
-from ..spec import SandboxSpec, demand_isolation, parse_options
+from ..pythons import archive
+from ..types import SandboxSpec, demand_isolation, parse_options
 from .forkserver import Supervisor, launch
 from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits, watched_memory
 

@@ -8,7 +8,7 @@ from typing import Literal
 from ...errors import Unsupported
 from ...guests.local import groups
 from ...types import Capabilities
-from ..spec import DEFAULT_MEMORY_MB, SandboxSpec
+from ..types import DEFAULT_MEMORY_MB, SandboxSpec
 
 
 @dataclasses.dataclass(frozen=True)

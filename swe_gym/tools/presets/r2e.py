@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from ...types import ToolResult
 from ..base import ToolContext, tool
-from ..document import Document
 from ..edit import FileText, NewStr
 from ..editing import number_lines
+from ..files import Document
 from ..grep import search as grep_lines
 from ..shell import DEFAULT_TIMEOUT, ENDING_ROOM, run_command
 from ..text import bound, clean, harmless

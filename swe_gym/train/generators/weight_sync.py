@@ -70,14 +70,14 @@ def make_weight_sync(
     """
     method = choose(config, next(model.parameters()).device)
     if method == "ipc":
-        from .sync_ipc import IpcSync
+        from .sync_ways import IpcSync
 
         return IpcSync(model)
     if method == "nccl":
-        from .sync_nccl import NcclSync
+        from .sync_ways import NcclSync
 
         return NcclSync(model, config.url)
-    from .sync_file import FileSync
+    from .sync_ways import FileSync
 
     return FileSync(model, tokenizer, folder)
 

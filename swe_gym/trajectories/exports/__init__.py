@@ -28,7 +28,7 @@ EXPORTERS = Registry[Exporter](
         "r2e": "swe_gym.trajectories.exports.r2e:to_r2e",
         "sft": "swe_gym.trajectories.exports.chat:to_sft",
         "preferences": "swe_gym.trajectories.exports.chat:to_preferences",
-        "swebench": "swe_gym.trajectories.exports.predictions:to_predictions",
+        "swebench": "swe_gym.trajectories.exports.rows:to_predictions",
     },
     group="swe_gym.exporters",
 )

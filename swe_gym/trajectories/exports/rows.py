@@ -1,8 +1,9 @@
-"""One row per trajectory: swe_gym's own format, and flat rows for tables, parquet and Hugging Face datasets."""
+"""One row per trajectory: swe_gym's own format, flat rows for tables and parquet, and predictions for SWE-bench."""
 
 import json
 from collections.abc import Iterable, Iterator
 
+from ...errors import UsageError
 from ...tables import load_arrow
 from ...types import Json, JsonObject
 from ..trajectory import Trajectory
@@ -114,3 +115,23 @@ def row_schema() -> object:
 
 def _make_types(kind: object, names: str) -> JsonObject:
     return dict.fromkeys(names.split(), kind)
+
+
+def to_predictions(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
+    """Yield `instance_id`, `model_name_or_path` and `model_patch`, one row per task.
+
+    If only the beginning of a patch was recorded, it cannot be applied and `model_patch` is empty.
+
+    Raises:
+        UsageError: A task has two attempts; the harness accepts one.
+    """
+    seen: set[str] = set()
+    for one in trajectories:
+        if one.task_id in seen:
+            raise UsageError(f"{one.task_id} was attempted more than once: export a single attempt (--attempt 0)")
+        seen.add(one.task_id)
+        yield {
+            "instance_id": one.task_id,
+            "model_name_or_path": one.policy.model or one.policy.name or "swe-gym",
+            "model_patch": "" if one.patch_bytes else one.patch,
+        }

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ...door import load as _load
 from ...errors import UsageError, wrong_fields
-from ...lines import whole_lines
+from ...files import whole_lines
 from ...registry import Registry
 from ...tables import scan_table
 from ...types import JsonObject

@@ -1,4 +1,4 @@
-"""Checks of an environment's arguments before anything is started."""
+"""The arguments of an environment: their checks before anything is started, and task sources that they share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import json
 import math
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType
@@ -21,6 +23,7 @@ from ..errors import MissingDependency, UsageError, unknown_name
 from ..grading import CounterOptions
 from ..registry import parameters_of
 from ..sandboxes import SandboxSpec, load_backend, make_spec
+from ..tasks import SOURCES, DatasetSource, TaskSource, check_hub, load_source
 from ..types import Json, JsonMapping, JsonObject, ToolSpec
 
 KINDS: dict[str, type | tuple[type, ...]] = {
@@ -141,3 +144,47 @@ def check_format(name: str, tools: Sequence[ToolSpec]) -> None:
 def check_sandbox(backend: str, options: JsonObject) -> None:
     """Raise `UsageError` for an unknown backend or invalid options. No sandbox is started."""
     load_backend(backend).for_spec(make_spec(SandboxSpec(), options))
+
+
+# A file of 25,000 tasks is read once for 300 environments. References are weak: the source is freed with its last
+# environment, so a changed file is read again.
+_shared: weakref.WeakValueDictionary[str, TaskSource] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def open_early(name: str, options: JsonObject, task_id: str | None) -> TaskSource | None:
+    """Open a source that needs no download, and check the id of a task; None if it may need one.
+
+    Raises:
+        UsageError: A file, folder, argument or task does not exist.
+        MissingDependency: Reading the tasks needs an extra that is not installed.
+        TaskError: The source's data is broken.
+    """
+    kind = SOURCES.load(name)
+    of_hub = isinstance(kind, type) and issubclass(kind, DatasetSource)
+    if name in SOURCES and (not of_hub or options.get("path") is not None):
+        source = shared_source(name, options)
+        if task_id is not None and task_id not in source.ids():
+            source.get(task_id)  # raises the error
+        return source
+    if isinstance(kind, type) and issubclass(kind, DatasetSource):
+        if not kind.dataset and not options.get("dataset"):
+            raise UsageError(f"task source {name!r} requires the argument 'path'")
+        check_hub()
+    return None
+
+
+def shared_source(name: str, options: JsonObject) -> TaskSource:
+    """Return the task source with this name and these options. It is opened unless another environment holds it.
+
+    Raises:
+        UsageError: The source is unknown, or does not accept these arguments.
+        TaskError: The source's data is broken.
+    """
+    key = json.dumps([name, options, os.getcwd()], sort_keys=True)  # options may hold relative paths
+    with _lock:
+        source = _shared.get(key)
+        if source is None:
+            source = load_source(name, **options)
+            _shared[key] = source
+        return source

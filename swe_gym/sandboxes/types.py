@@ -1,11 +1,14 @@
-"""The description of a sandbox: the fields that all backends share, and a backend's own options."""
+"""The types of a sandbox's contract: its description, forwarded ports, and a line of a report about a backend."""
 
+import logging
 import posixpath
-from typing import Annotated, Literal, TypeVar
+import threading
+from collections.abc import Callable
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from ..errors import Unsupported, UsageError, unknown_name, wrong_fields
+from ..errors import ConnectionEnded, SandboxClosed, SandboxLost, Unsupported, UsageError, unknown_name, wrong_fields
 from ..types import START_TIMEOUT, Frozen, ImageBuild, JsonMapping, JsonObject, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
@@ -112,3 +115,96 @@ def make_spec(base: SandboxSpec, options: JsonObject) -> SandboxSpec:
         return SandboxSpec.model_validate({**base.model_dump(), **options})
     except ValidationError as error:
         raise UsageError(f"sandbox options: {wrong_fields(error)}") from error
+
+
+log = logging.getLogger(__name__)
+
+
+class Connection(Protocol):
+    """A connection that a process in the sandbox made to a forwarded port. Any thread may use it."""
+
+    def recv(self, size: int, *, timeout: float) -> bytes:
+        """Return at least one and at most `size` bytes, or `b""` once the client has sent everything.
+
+        Raises:
+            ConnectionTimeout: No byte came within `timeout` seconds.
+            ConnectionEnded: The connection is closed, or its client is gone.
+            SandboxLost, SandboxClosed: The sandbox is gone.
+        """
+        ...
+
+    def send(self, data: bytes, *, timeout: float) -> None:
+        """Send all of `data`; wait while the client does not read and the buffers are full.
+
+        Raises:
+            ConnectionTimeout: The client did not read within `timeout` seconds. A part of `data` may be sent.
+            ConnectionEnded: The connection is closed, or its client is gone.
+            SandboxLost, SandboxClosed: The sandbox is gone.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection. Idempotent, from any thread.
+
+        What was sent still reaches the client, unless it does not read for 60 s. What it sends is discarded.
+        """
+        ...
+
+
+class Forward(Protocol):
+    """A forwarded port, as `Sandbox.forward` returns it."""
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1 in the sandbox."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening and end all connections of the port. Idempotent, from any thread, without raising."""
+        ...
+
+
+Handler = Callable[[Connection], None]
+"""Serves a connection in a thread of its own. When it returns or raises, the connection is closed."""
+
+
+def start_handler(handler: Handler, connection: Connection, name: str) -> None:
+    """Run a handler in a thread, and close the connection after it."""
+
+    def serve() -> None:
+        try:
+            handler(connection)
+        except (ConnectionEnded, SandboxClosed, SandboxLost) as error:
+            log.info("%s: a connection ended early: %s", name, error)
+        except Exception:
+            log.exception("%s: the handler of a connection failed", name)
+        finally:
+            connection.close()
+
+    try:
+        threading.Thread(target=serve, name=name, daemon=True).start()
+    except RuntimeError:
+        log.exception("%s: no thread for a connection", name)
+        connection.close()
+
+
+class Finding(NamedTuple):
+    """The result of one check.
+
+    Attributes:
+        what: Name of the check.
+        works: Whether it passed.
+        detail: Description of the result.
+        fix: Fix if it failed.
+        needed: Whether no sandbox can start if it fails. Then `swe-gym doctor` exits with status 1.
+        main: Whether `swe-gym doctor` shows it without `--verbose`.
+        notes: More sentences, shown with `--verbose`.
+    """
+
+    what: str
+    works: bool
+    detail: str
+    fix: str = ""
+    needed: bool = True
+    main: bool = False
+    notes: tuple[str, ...] = ()

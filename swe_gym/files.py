@@ -1,4 +1,4 @@
-"""Files of JSON lines that grow while others read them. A line counts once its newline is on disk."""
+"""Files that are whole at every moment: replaced atomically, or grown by lines of JSON that others read meanwhile."""
 
 import contextlib
 import fcntl
@@ -7,6 +7,24 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`. If the block succeeds, the file there replaces `path`."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.unlink(missing_ok=True)  # left by a killed process that had the same id
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, atomically."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
 
 
 def end_of_lines(file: BinaryIO, end: int | None = None) -> int:
