@@ -1,6 +1,7 @@
 """Finds the ways to change an assertion so that right work must fail it."""
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -326,7 +327,7 @@ class _Finder:
         parameters = [parameter.arg for parameter in (*helper.args.posonlyargs, *helper.args.args)]
         if parameters[:1] == ["self"] and isinstance(call.func, ast.Attribute):
             parameters = parameters[1:]
-        expected = set(_find_expected(helper, self._source))
+        expected = _find_expected(helper, self._source)
         return [argument for argument, parameter in zip(call.args, parameters, strict=False) if parameter in expected]
 
     def _in_known(self, name: str, call: ast.Call) -> Iterator[Change]:
@@ -452,18 +453,19 @@ class _Finder:
         return Change(kind, *self._source.span(node), draw)
 
 
-def _find_expected(helper: Function, source: Source) -> Iterator[str]:
+@functools.lru_cache(maxsize=64)
+def _find_expected(helper: Function, source: Source) -> frozenset[str]:
     """The names that are a side of an equation that a function asserts, and that it uses in no other expression."""
     used = Counter(node.id for node in ast.walk(helper) if isinstance(node, ast.Name))
     compared = Counter(name for statement in walk_reached(helper, source) for name in _find_compared(statement))
+    sides: list[ast.expr] = []
     for statement in walk_reached(helper, source):
-        sides: Sequence[ast.expr] = ()
         match statement:
             case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
-                sides = (left, right)
+                sides += left, right
             case ast.Expr(value=ast.Call(args=[left, right, *_]) as call) if EQUAL.fullmatch(name_of(call)):
-                sides = (left, right)
-        yield from (side.id for side in sides if isinstance(side, ast.Name) and used[side.id] == compared[side.id])
+                sides += left, right
+    return frozenset(side.id for side in sides if isinstance(side, ast.Name) and used[side.id] == compared[side.id])
 
 
 def _find_compared(statement: ast.stmt) -> Iterator[str]:

@@ -169,9 +169,10 @@ LOOPING = frozenset({"enumerate", "zip", "product", "sorted", "reversed"})
 NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def walk_reached(function: Function, source: Source) -> list[ast.stmt]:
+@functools.lru_cache(maxsize=256)
+def walk_reached(function: Function, source: Source) -> tuple[ast.stmt, ...]:
     """Return the statements that run whenever a test passes, in order."""
-    return list(_walk_reached(function.body, _literal_names(function, source)))
+    return tuple(_walk_reached(function.body, _literal_names(function, source)))
 
 
 def _walk_reached(body: Sequence[ast.stmt], literals: Collection[str], *, in_loop: bool = False) -> Iterator[ast.stmt]:

@@ -5,6 +5,7 @@ result than the original, which gives it away. So what differs between both valu
 another place, or other words and numbers.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
@@ -70,7 +71,7 @@ class Language(NamedTuple):
     def of(cls, function: Function, source: Source) -> "Language":
         """Return the language of a test function."""
         numbers = sorted(set(re.findall(r"\d+", source.text_of(function))))
-        return cls(source.words, numbers, frozenset(pair for text in source.strings for pair in _pairs(text)))
+        return cls(source.words, numbers, _pairs_of(source))
 
     def strangeness(self, text: str) -> int:
         """Return the number of neighbours in a text that the file does not have."""
@@ -314,6 +315,12 @@ def _other_part(part: Value, near: Value, language: Language, rng: Random) -> Va
     if isinstance(part, int | float):
         return part + rng.choice((-2, -1, 1, 2, 3))
     return None
+
+
+@functools.lru_cache(maxsize=8)
+def _pairs_of(source: Source) -> frozenset[tuple[str, str]]:
+    """The neighbours in all strings of a file."""
+    return frozenset(pair for text in source.strings for pair in _pairs(text))
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
