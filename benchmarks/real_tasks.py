@@ -34,7 +34,7 @@ from swe_gym.curation.releases import TestLayout
 from swe_gym.curation.validation import TaskRecord, read_records, validate
 from swe_gym.envs.group import task_spec
 from swe_gym.errors import SweGymError
-from swe_gym.sandboxes.workspaces import prepare_workspace
+from swe_gym.sandboxes.contents.workspaces import prepare_workspace
 from swe_gym.tasks.file import write_tasks
 from swe_gym.tasks.swebench import task_from_row
 from swe_gym.types import Oracle, PythonEnv, SdistWorkspace, Task

@@ -127,7 +127,6 @@ WITHOUT_DOOR = {
     "swe_gym.grading": "does two jobs: it judges work in fresh sandboxes, and seals and lists the policy's own",
     "swe_gym.guests": "holds programs for sandboxes, of which each host side imports the wire format that it speaks",
     "swe_gym.rollout": "does three jobs: it runs many episodes, plays one, and samples conversations as tokens",
-    "swe_gym.sandboxes": "the commands about images and this machine use parts of single backends",
     "swe_gym.trajectories": "does three jobs: the record of an episode, folders of runs, and their comparison",
 }
 """Folder -> why others also import from its modules. The packages in it may have doors."""
@@ -310,13 +309,9 @@ def test_the_door_of_sandboxes_is_small_and_imports_late() -> None:
     assert "pydantic" not in done.stdout.split()
 
 
-PREPARING = {"workspaces", "pythons"}
-"""Modules of what goes into a sandbox. Those who make, pack and export tasks prepare it without a sandbox."""
-
-
 def test_sandboxes_are_entered_by_the_door() -> None:
-    """Outsiders import from `swe_gym.sandboxes`, not from its modules."""
-    inside = {path.stem for path in (PACKAGE / "sandboxes").iterdir()} - PREPARING
+    """Outsiders import from `swe_gym.sandboxes`. Those who make, pack and export tasks prepare its contents alone."""
+    inside = {path.stem for path in (PACKAGE / "sandboxes").iterdir()} - {"contents"}
     for module, path in own_modules():
         if module.startswith("swe_gym.sandboxes") or module in OF_ONE_BACKEND:
             continue

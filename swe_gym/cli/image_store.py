@@ -11,9 +11,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from ..errors import UsageError
-from ..sandboxes.images import ImageStore
-from ..sandboxes.images.names import ImageName
-from ..sandboxes.images.sources import ArchiveSource, ImageSource, engine_source
+from ..sandboxes.images import ArchiveSource, ImageName, ImageSource, ImageStore, engine_source
 from .bars import progress_bar
 from .common import make_table, open_console, print_json
 from .images import app, count_images, for_each

@@ -94,7 +94,7 @@ def pull(
     If a registry limits the rate, the command waits as long as the registry asks, within --timeout. The exit status is
     1 if an image is missing.
     """
-    from ..sandboxes.docker.images import progress_line, pull_image
+    from ..sandboxes.docker import progress_line, pull_image
 
     console = open_console()
     with closing(_connect(engine)) as client:
@@ -146,7 +146,7 @@ def build(
     """
     console = open_console()
     _connect(engine).close()
-    from ..sandboxes.docker.build import build_image
+    from ..sandboxes.docker import build_image
 
     tasks = open_source(source, source_option)
     built: dict[str, Task] = {}
@@ -224,7 +224,7 @@ def remove(
 
 
 def _remove(client: "APIClient", image: str) -> None:
-    from ..sandboxes.docker.engine import engine_errors
+    from ..sandboxes.docker import engine_errors
 
     with engine_errors(f"remove image {image!r}"):
         client.remove_image(image)
@@ -252,8 +252,8 @@ def ags(
     `envd_image`, an image with /usr/bin/envd to mount; `network` (PUBLIC, VPC or SANDBOX, which has none); `cpus`;
     `memory_mb`; `endpoint` of the API.
     """
-    from ..sandboxes.e2b.ags import Tools, ToolSettings
-    from ..sandboxes.types import parse_options
+    from ..sandboxes import parse_options
+    from ..sandboxes.e2b import Tools, ToolSettings
 
     console = open_console()
     chosen = parse_options(ToolSettings, parse_pairs("setting", settings), "ags")
@@ -288,7 +288,7 @@ def count_images(source: str, options: list[str] | None, match: str, default: st
 
 def _connect(engine: str | None) -> "APIClient":
     try:
-        from ..sandboxes.docker.engine import connect
+        from ..sandboxes.docker import connect
     except ImportError as error:
         text = f"`swe-gym images` needs the extra 'docker': pip install 'swe-gym[docker]' ({error})"
         raise MissingDependency(text) from error
@@ -296,7 +296,7 @@ def _connect(engine: str | None) -> "APIClient":
 
 
 def _find(client: "APIClient", image: str) -> JsonObject | None:
-    from ..sandboxes.docker.images import find_image
+    from ..sandboxes.docker import find_image
 
     return find_image(client, image)
 

@@ -19,12 +19,15 @@ from ..cache import file_sha256
 from ..commands import run_command
 from ..errors import TaskError, UsageError
 from ..guard import TemporaryFolder
-from ..sandboxes.workspaces import DATE, prepare_workspace
+from ..sandboxes.contents import prepare_workspace
 from ..tasks import write_tasks
 from ..tasks.file import BUNDLE_TASKS
 from ..types import FolderWorkspace, GitWorkspace, TarWorkspace, Task, Workspace
 
 SUMS = "SHA256SUMS"
+DATE = 1577836800
+"""Time of every packed file: 2020-01-01 00:00:00 UTC. The same content gives the same bytes."""
+
 LICENSE_FILES = re.compile(r"(licen[cs]e|copying|unlicense)([.-].*)?", re.IGNORECASE)
 _LOCAL_REQUIREMENT = re.compile(r"^(\.|/|~|-e\b|--editable\b)|(^|@)\s*file:")
 

@@ -25,9 +25,10 @@ from ..grading.reporter import STEADY_ENV
 from ..guard import TemporaryFolder
 from ..guests import bundle
 from ..sandboxes import default_image
-from ..sandboxes.workspaces import DATE, prepare_workspace
+from ..sandboxes.contents import prepare_workspace
 from ..tasks.harbor import VARIABLE
 from ..types import ExitCode, Task, TestCommand
+from .bundle import DATE
 
 AGENT_SECONDS = 1800.0
 """Time limit of the policy in tasks that set none, as `time_limit` of environments."""

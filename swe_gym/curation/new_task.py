@@ -27,8 +27,7 @@ from ..grading.patch import EXECUTABLE, LINK, REGULAR, apply_diff
 from ..grading.reporter import STEADY_ENV
 from ..grading.staging import put_tests_in
 from ..index import Sdist, find_sdists
-from ..sandboxes.pythons import list_installed, prepare_python
-from ..sandboxes.workspaces import git_program, prepare_workspace
+from ..sandboxes.contents import git_program, list_installed, prepare_python, prepare_workspace
 from ..types import GitWorkspace, Json, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
 from .releases import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements
 

@@ -18,7 +18,7 @@ from ..commands import run_command
 from ..errors import MissingDependency, SandboxStartError, TaskError
 from ..guests import bundle
 from ..index import pip_command
-from ..sandboxes.pythons import ARCHITECTURES, find_interpreter, pip_environment
+from ..sandboxes.contents import find_interpreter, pip_environment
 from ..types import Frozen, JsonObject
 
 PLACE = "/opt/swe-gym-agent"
@@ -27,8 +27,8 @@ PLACE = "/opt/swe-gym-agent"
 BUILD_SECONDS = 1800.0
 ABOUT = "kit.json"
 
-NPM_NAMES = {"amd64": "x64", "arm64": "arm64"}
-"""Name of an architecture in images -> in npm packages."""
+NPM_NAMES = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64"}
+"""Name of an architecture in Python -> in npm packages."""
 
 SITE = """\
 import os, site, sys
@@ -70,7 +70,7 @@ class NpmKit(Kit):
     @staticmethod
     def _fill(text: str) -> str:
         machine = platform.machine()
-        return text.format(arch=NPM_NAMES.get(ARCHITECTURES.get(machine, machine), machine))
+        return text.format(arch=NPM_NAMES.get(machine, machine))
 
     def build(self, folder: Path, deadline: float) -> None:
         """See `Kit.build`. Scripts of the package are not run."""

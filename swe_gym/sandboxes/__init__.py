@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
     from .types import Forward as Forward
     from .types import SandboxSpec as SandboxSpec
     from .types import make_spec as make_spec
+    from .types import parse_options as parse_options
 
 else:
 

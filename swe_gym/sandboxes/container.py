@@ -19,11 +19,11 @@ from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
 from ..guests.protocol import EXEC, PUT_TAR
 from ..types import PythonEnv
 from .base import make_result
+from .contents.pythons import PLACE
+from .contents.workspaces import prepare_workspace
 from .gates import gate
-from .pythons import PLACE
 from .runner_sandbox import RunnerSandbox
 from .types import SandboxSpec
-from .workspaces import prepare_workspace
 
 if TYPE_CHECKING:
     from ..guests.protocol import ExecRequest, Operation, Reply, Request, UnpackRequest

@@ -10,7 +10,7 @@ import real_tasks
 from swe_gym.curation.validation import validate
 from swe_gym.errors import MissingInterpreter, SandboxError
 from swe_gym.index import find_sdists
-from swe_gym.sandboxes.pythons import find_interpreter
+from swe_gym.sandboxes.contents.pythons import find_interpreter
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from swe_gym.grading import grade
 from swe_gym.grading.patch import Patch, take_patch
 from swe_gym.grading.seal import apply_start, checkouts, hidden_places, seal, seal_for_grading
 from swe_gym.sandboxes import Sandbox
-from swe_gym.sandboxes.pythons import find_interpreter
+from swe_gym.sandboxes.contents.pythons import find_interpreter
 from swe_gym.types import Oracle, Task
 
 Open = Callable[..., Sandbox]

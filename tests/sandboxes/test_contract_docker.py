@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from swe_gym.sandboxes.pythons import PLACE
+from swe_gym.sandboxes.contents.pythons import PLACE
 from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
 from swe_gym.testing.sandbox_contract.case import eventually

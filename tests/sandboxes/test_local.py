@@ -398,7 +398,7 @@ def test_a_start_without_free_descriptors_is_an_error_that_says_so(tier: str, tm
 def test_a_shortage_does_not_select_a_weaker_tier() -> None:
     program = """
     from swe_gym.sandboxes.local import best_tier
-    from swe_gym.sandboxes.pythons import prepare_python
+    from swe_gym.sandboxes.contents.pythons import prepare_python
     from swe_gym.types import PythonEnv
     prepare_python(PythonEnv(), timeout=60)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swe_gym.errors import MissingInterpreter, SandboxStartError, TaskError
-from swe_gym.sandboxes.pythons import PreparedPython, find_interpreter, prepare_python
+from swe_gym.sandboxes.contents.pythons import PreparedPython, find_interpreter, prepare_python
 from swe_gym.types import PythonEnv
 
 pytestmark = pytest.mark.slow

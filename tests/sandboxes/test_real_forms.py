@@ -18,8 +18,8 @@ from swe_gym.envs.group import SandboxGroup, task_spec
 from swe_gym.errors import MissingInterpreter
 from swe_gym.grading.log_parsers import load_parser
 from swe_gym.grading.patch import apply_diff
-from swe_gym.sandboxes.pythons import find_interpreter
-from swe_gym.sandboxes.workspaces import prepare_workspace
+from swe_gym.sandboxes.contents.pythons import find_interpreter
+from swe_gym.sandboxes.contents.workspaces import prepare_workspace
 from swe_gym.tasks import r2e, swesmith
 from swe_gym.types import FolderWorkspace, Task
 

@@ -14,7 +14,7 @@ import pytest
 
 from swe_gym.cache import build_once, cache_folder
 from swe_gym.errors import MissingDependency, SandboxStartError, TaskError
-from swe_gym.sandboxes.workspaces import prepare_workspace, unpack_sdist
+from swe_gym.sandboxes.contents.workspaces import prepare_workspace, unpack_sdist
 from swe_gym.types import FilesWorkspace, FolderWorkspace, GitWorkspace, SdistWorkspace, TarWorkspace, Workspace
 
 

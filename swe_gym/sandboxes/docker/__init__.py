@@ -22,16 +22,26 @@ from ...guests.masks import MASKED, READ_ONLY
 from ...types import Capabilities, JsonMapping, JsonObject
 from ..channel import ByteStream
 from ..container import BOOT, NO_PYTHON_SAID, ContainerSandbox, boot_input, start_command
+from ..contents.pythons import PLACE, archive, problem
 from ..gates import gate
-from ..pythons import PLACE, archive, problem
 from ..runner_sandbox import runner_source
 from ..types import Finding, SandboxSpec, demand_isolation, parse_options
+from .build import build_image
 from .engine import ENGINE_ERRORS, DockerStream, attach, connect, engine_errors, is_unreachable, why_it_ended
-from .images import build_dockerfile, find_image, pull_image
+from .images import build_dockerfile, find_image, progress_line, pull_image
 from .options import DockerOptions, check_images, diagnose
 from .owners import PREFIX, labels, start_guard, sweep, volume_of
 
-__all__ = ["DockerOptions", "DockerSandbox"]
+__all__ = [
+    "DockerOptions",
+    "DockerSandbox",
+    "build_image",
+    "connect",
+    "engine_errors",
+    "find_image",
+    "progress_line",
+    "pull_image",
+]
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from ...cache import build_once, cache_folder, digest
 from ...errors import SandboxStartError, TaskError
 from ...types import JsonObject, PythonEnv
 from ..container import VENV
-from ..pythons import PreparedPython, prepare_python
+from ..contents.pythons import PreparedPython, prepare_python
+from ..contents.workspaces import prepare_workspace
 from ..types import SandboxSpec
-from ..workspaces import prepare_workspace
 from .engine import connect, engine_errors
 from .images import build_dockerfile, find_image
 

@@ -20,11 +20,12 @@ from ..base import CLEAN_ENV
 from ..channel import LONGEST_WAIT, ByteStream
 from ..container import ContainerSandbox
 from ..types import Finding, SandboxSpec, demand_isolation, parse_options
+from .ags import Tools, ToolSettings
 from .options import AGS_DOMAIN, AGS_REGION, E2BOptions, is_ags
 from .service import Instance, check_service
 from .stream import ResumedStream
 
-__all__ = ["AGSSandbox", "E2BOptions", "E2BSandbox"]
+__all__ = ["AGSSandbox", "E2BOptions", "E2BSandbox", "ToolSettings", "Tools"]
 
 SEND_SECONDS = 5.0
 """Seconds before a call that sends data is cancelled and repeated."""

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeInt
 
 from ...errors import MissingDependency, SandboxStartError, UsageError
 from ...types import Frozen, JsonObject
-from ..pythons import ARCHITECTURES
+from ..contents.pythons import ARCHITECTURES
 from .names import ImageName
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]

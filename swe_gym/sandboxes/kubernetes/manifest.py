@@ -13,7 +13,7 @@ from ...errors import Unsupported
 from ...guests import bundle
 from ...types import Frozen, JsonObject
 from ..container import BOOT, KEPT_CAPABILITIES, VENV, start_command
-from ..pythons import PLACE, packing_program
+from ..contents.pythons import PLACE, packing_program
 from ..types import DEFAULT_MEMORY_MB, SandboxSpec
 from .api import Object
 from .status import CONTAINER, PORTABLE_PYTHON, START_TIMEOUT, TTL, UNPLUG

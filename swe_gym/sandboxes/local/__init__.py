@@ -21,10 +21,10 @@ from ...errors import SandboxError, Unsupported, UsageError
 from ...types import Capabilities, Frozen, JsonMapping, PythonEnv
 from ..base import Sandbox
 from ..channel import ByteStream
-from ..pythons import PreparedPython, prepare_python
+from ..contents.pythons import PreparedPython, prepare_python
+from ..contents.workspaces import DATE, prepare_workspace
 from ..runner_sandbox import RunnerSandbox
 from ..types import ISOLATION_LEVELS, Finding, SandboxSpec, parse_options
-from ..workspaces import DATE, prepare_workspace
 from .forkserver import Supervisor, launch
 from .tiers import TIERS, check_cpus, find_pasta, group_config, process_limits, watched_memory
 

@@ -19,8 +19,8 @@ from ...errors import SandboxStartError, Unsupported
 from ...types import Capabilities, Frozen
 from ..channel import ByteStream
 from ..container import ContainerSandbox
+from ..contents.pythons import archive
 from ..images import ImageStore, StoredImage, copies_folder, id_ranges
-from ..pythons import archive
 from ..types import SandboxSpec, demand_isolation, parse_options
 from .forkserver import Supervisor, launch
 from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits, watched_memory

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from ..cache import build_once, digest, file_sha256
-from ..commands import run_command, tail
-from ..errors import MissingDependency, SandboxStartError, TaskError
-from ..index import download_sdist
-from ..types import FilesWorkspace, FolderWorkspace, GitWorkspace, SdistWorkspace, TarWorkspace, Workspace
+from ...cache import build_once, digest, file_sha256
+from ...commands import run_command, tail
+from ...errors import MissingDependency, SandboxStartError, TaskError
+from ...index import download_sdist
+from ...types import FilesWorkspace, FolderWorkspace, GitWorkspace, SdistWorkspace, TarWorkspace, Workspace
 
 DATE = 1577836800
 """Time of every file and of the commit: 2020-01-01 00:00:00 UTC."""

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..cache import build_once, digest
-from ..commands import run_command
-from ..errors import MissingInterpreter, SandboxStartError, TaskError
-from ..guard import TemporaryFolder
-from ..guests import bundle
-from ..index import pip_command
-from ..types import PythonEnv
+from ...cache import build_once, digest
+from ...commands import run_command
+from ...errors import MissingInterpreter, SandboxStartError, TaskError
+from ...guard import TemporaryFolder
+from ...guests import bundle
+from ...index import pip_command
+from ...types import PythonEnv
 
 _PROBE = """\
 import importlib.util, json, sys
