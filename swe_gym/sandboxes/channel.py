@@ -188,10 +188,12 @@ class RunnerChannel:
     Attributes:
         on_event: Function that takes an event of a forwarded port, in the thread that reads, so it must not wait. If it
             raises `ProtocolError`, the channel breaks.
+        heard: Whether the runner has sent anything, which it does once it runs.
     """
 
     def __init__(self, stream: ByteStream) -> None:
         self.on_event: Callable[[ForwardEvent, bytes], None] | None = None
+        self.heard = False
         self._stream = stream
         self._decoder = Decoder()
         self._ids = itertools.count(1)
@@ -291,6 +293,7 @@ class RunnerChannel:
         try:
             data = self._stream.read(deadline - time.monotonic())
             frames = self._decoder.feed(data)
+            self.heard = self.heard or bool(data)
         except TimeoutError:
             return
         except ProtocolError as error:

@@ -85,8 +85,9 @@ class RunnerSandbox(Sandbox):
             text = f"the runner of the {self.name} sandbox did not start"
             late = error.reason == "unresponsive"
             detail = self._last_words() or str(error)
+            begun = self._channel.heard  # so it can run, and was lost
             raise SandboxStartError(
-                text, reason="timeout" if late else "setup", retryable=late, detail=detail
+                text, reason="timeout" if late else "setup", retryable=late or begun, detail=detail
             ) from error
 
     def _close(self) -> None:

@@ -105,7 +105,7 @@ def test_a_long_episode_holds_only_the_turns_that_are_near(pages: Pages, tmp_pat
         until_text(page, "[data-turn='3'] .observation", "line of 3")
         assert page.locator("[data-mine=kept]").count() == 1  # the page is not drawn again
         until(page, "!document.querySelector('[data-turn=\"40\"] .seen')")
-        assert page.evaluate(LOADED) < 12
+        until(page, f"{LOADED} < 12")
         page.keyboard.press("/")
         page.keyboard.type("end 5")
         page.keyboard.press("Enter")
