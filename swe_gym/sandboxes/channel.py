@@ -188,12 +188,12 @@ class RunnerChannel:
     Attributes:
         on_event: Function that takes an event of a forwarded port, in the thread that reads, so it must not wait. If it
             raises `ProtocolError`, the channel breaks.
-        heard: Whether the runner has sent anything, which it does once it runs.
+        ran: Whether the runner is known to have run: it sent something, or the connection to it broke.
     """
 
     def __init__(self, stream: ByteStream) -> None:
         self.on_event: Callable[[ForwardEvent, bytes], None] | None = None
-        self.heard = False
+        self.ran = False
         self._stream = stream
         self._decoder = Decoder()
         self._ids = itertools.count(1)
@@ -293,13 +293,14 @@ class RunnerChannel:
         try:
             data = self._stream.read(deadline - time.monotonic())
             frames = self._decoder.feed(data)
-            self.heard = self.heard or bool(data)
+            self.ran = self.ran or bool(data)
         except TimeoutError:
             return
         except ProtocolError as error:
             self._fail(SandboxLost("the sandbox sent an invalid frame", reason="protocol", detail=str(error)))
             return
         except OSError as error:
+            self.ran = self.ran or isinstance(error, ConnectionError)
             self._fail(SandboxLost(f"the sandbox is gone: {error}", reason="killed"))
             return
         if not data:

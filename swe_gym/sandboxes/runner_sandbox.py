@@ -85,9 +85,9 @@ class RunnerSandbox(Sandbox):
             text = f"the runner of the {self.name} sandbox did not start"
             late = error.reason == "unresponsive"
             detail = self._last_words() or str(error)
-            begun = self._channel.heard  # so it can run, and was lost
+            retryable = late or self._channel.ran  # else the sandbox cannot run it
             raise SandboxStartError(
-                text, reason="timeout" if late else "setup", retryable=late or begun, detail=detail
+                text, reason="timeout" if late else "setup", retryable=retryable, detail=detail
             ) from error
 
     def _close(self) -> None:

@@ -228,11 +228,17 @@ class DockerStream(SocketStream):
         self.errors = b""
 
     def read(self, timeout: float) -> bytes:
-        """See `ByteStream.read`."""
+        """See `ByteStream.read`.
+
+        Raises:
+            ConnectionError: The connection ended within a frame, which a container's end does not do.
+        """
         deadline = time.monotonic() + timeout
         while not (data := self._unpack()):
             received = super().read(deadline - time.monotonic())
             if not received:
+                if self._buffer:
+                    raise ConnectionError("the engine's connection broke off in the middle of a frame")
                 return b""
             self._buffer += received
         return data
