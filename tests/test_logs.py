@@ -21,7 +21,9 @@ def test_ids_belong_to_the_thread_that_set_them(caplog: pytest.LogCaptureFixture
         thread.join()
         logger.warning("given", extra={"sandbox": "s2"})
     logger.warning("after")
-    found = [(one.message, vars(one)["episode"], vars(one)["sandbox"]) for one in caplog.records]
+    found = [
+        (one.message, vars(one)["episode"], vars(one)["sandbox"]) for one in caplog.records if one.name == logger.name
+    ]
     assert found == [("here", "a/0/1", "s1"), ("there", "-", "-"), ("given", "a/0/1", "s2"), ("after", "-", "-")]
 
 
