@@ -2,12 +2,10 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from types import FrameType
 
 import gymnasium
+from core import count_frames
 
-import swe_gym
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.sandboxes.fake import FakeSandbox
 
@@ -42,26 +40,9 @@ def test_a_step_reaches_the_sandbox_in_five_frames() -> None:
     assert len(first) <= 5, first
 
 
-def count_frames(env: gymnasium.Env[str, str], action: str) -> int:
-    """Count the frames of this package's code that a step takes in its own thread."""
-    package = str(Path(swe_gym.__file__).parent)
-    count = 0
-
-    def profile(frame: FrameType, event: str, _: object) -> None:
-        nonlocal count
-        count += event == "call" and frame.f_code.co_filename.startswith(package)
-
-    sys.setprofile(profile)
-    try:
-        env.step(action)
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_a_step_takes_at_most_120_frames() -> None:
     action = '{"name": "bash", "arguments": {"command": "true"}}'
     with gymnasium.make("SWE/Toy-v0") as env:
         env.reset(seed=0)
         env.step(action)  # imports
-        assert count_frames(env, action) <= 120
+        assert count_frames(lambda: env.step(action)) <= 120

@@ -87,6 +87,8 @@ class Echo(Job[str]):
     def receive(self, event: Any) -> object:
         if event == "refuse":
             raise PolicyError("no answer", reason="server")
+        if event == "lock":
+            return threading.Lock()
         self.events.append(event)
         return f"answer to {event}"
 
@@ -109,11 +111,12 @@ def pool_on(cluster: LocalCluster, **settings: Any) -> Iterator[EpisodePool[str,
 
 def test_results_answers_and_errors_travel() -> None:
     cluster = LocalCluster(a=2, b=2)
-    keys = ["x", "y", "ask why", "ask refuse", "raise lost", "raise odd"]
+    keys = ["x", "y", "ask why", "ask refuse", "raise lost", "raise odd", "ask lock"]
     with pool_on(cluster) as pool:
         jobs = {job.key: job for job in pool.run(keys, raising=False)}
-    assert [jobs[key].value for key in keys] == [True, True, "answer to why", None, None, None]
+    assert [jobs[key].value for key in keys] == [True, True, "answer to why", None, None, None, None]
     assert repr(jobs["ask refuse"].error) == repr(PolicyError("no answer"))
+    assert "cannot pickle" in str(jobs["ask lock"].error)  # and the job does not wait for it
     assert isinstance(lost := jobs["raise lost"].error, SandboxLost)
     assert lost.reason == "oom"
     assert "Unpicklable: odd" in str(jobs["raise odd"].error)

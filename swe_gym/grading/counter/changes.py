@@ -1,7 +1,6 @@
 """Finds the ways to change an assertion so that right work must fail it."""
 
 import ast
-import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from .finding import RAISING, may_leave, walk_reached
 from .literals import any_number, changeable, draw_other_literal, draw_whole_other_text
-from .source import Function, Source, TextEdit, name_of
+from .source import Function, Source, TextEdit, name_of, remembered
 
 Kind: TypeAlias = Literal[
     "literal", "pattern", "exception", "type", "comparison", "number", "helper", "negation", "local", "failure"
@@ -453,7 +452,7 @@ class _Finder:
         return Change(kind, *self._source.span(node), draw)
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def _find_expected(helper: Function, source: Source) -> frozenset[str]:
     """The names that are a side of an equation that a function asserts, and that it uses in no other expression."""
     used = Counter(node.id for node in ast.walk(helper) if isinstance(node, ast.Name))

@@ -20,7 +20,7 @@ from ...types import Oracle
 from ..diff import touched_files
 from ..ids import ParsedId, parse_id
 from ..patch import parents
-from .source import Function, Source, name_of, parse
+from .source import Function, Source, name_of, parse, remembered
 
 MENTIONED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 MAX_LISTING = 8 << 20
@@ -169,7 +169,7 @@ LOOPING = frozenset({"enumerate", "zip", "product", "sorted", "reversed"})
 NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def walk_reached(function: Function, source: Source) -> tuple[ast.stmt, ...]:
     """Return the statements that run whenever a test passes, in order."""
     return tuple(_walk_reached(function.body, _literal_names(function, source)))

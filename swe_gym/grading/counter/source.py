@@ -8,8 +8,8 @@ import re
 import tokenize
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from ...guests import PARSING
 
@@ -19,6 +19,9 @@ LARGEST = 1 << 20
 """Bytes of a test file beyond which it is not parsed."""
 
 WORD = re.compile(r"\b[a-z]{4,9}\b")
+
+
+T = TypeVar("T")
 
 
 class TextEdit(NamedTuple):
@@ -50,6 +53,7 @@ class Source:
             self.tree = _parse(text)
         except (SyntaxError, LookupError, RecursionError, MemoryError) as error:
             raise ValueError(f"not Python 3: {error}") from error
+        self.findings: dict[tuple[object, Function], object] = {}  # of `remembered`
         self._utf8 = text.encode()
         self._lines = [0]
         for line in self._utf8.splitlines(keepends=True):
@@ -202,6 +206,19 @@ class Source:
             if inherited:
                 return inherited
         return None
+
+
+def remembered(find: Callable[[Function, Source], T]) -> Callable[[Function, Source], T]:
+    """Keep what `find` returns for a function of a file as long as its source lives, and no longer: trees are large."""
+
+    @functools.wraps(find)
+    def recall(function: Function, source: Source) -> T:
+        known = source.findings
+        if (find, function) not in known:
+            known[find, function] = find(function, source)
+        return cast("T", known[find, function])
+
+    return recall
 
 
 @functools.lru_cache(maxsize=8)

@@ -8,7 +8,6 @@ are both near the original (a letter, a case, a blank, the order, the next numbe
 
 import ast
 import builtins
-import functools
 import itertools
 import keyword
 import numbers
@@ -25,7 +24,7 @@ from ...guests import PARSING
 from .changes import NATURAL, RANKS, THE_END, VALUED, Change, changes, expected_value
 from .literals import FIXED, QUOTED, letters, strings
 from .results import Language, Returned, Value, other_results, written
-from .source import Function, Source, TextEdit, name_of
+from .source import Function, Source, TextEdit, name_of, remembered
 
 COMMON = (
     "Exception",
@@ -381,7 +380,7 @@ def _statement(function: Function, source: Source, change: Change) -> tuple[int,
     return min(around, key=lambda span: span[1] - span[0], default=(change.start, change.end))
 
 
-@functools.lru_cache(maxsize=8)
+@remembered
 def _statement_spans(function: Function, source: Source) -> list[tuple[int, int]]:
     return [source.span(node) for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
 

@@ -357,7 +357,8 @@ class RemoteExecutor:
         """Answer a question of a job, in a thread: a policy may take long."""
         try:
             answer = HostAnswer(running.job.receive(question.asked))
-        except BaseException as error:  # noqa: BLE001  the job raises it
+            pickle.dumps(answer)
+        except BaseException as error:  # noqa: BLE001  the job raises it, also if the answer cannot be sent
             answer = HostAnswer(error=portable(error))
         with self._lock:
             if one.running.get(running.ident) is running:

@@ -1,6 +1,8 @@
 """Statements that are sure to run are told from those that are not."""
 
 import ast
+import gc
+import weakref
 from textwrap import indent
 
 import pytest
@@ -115,3 +117,14 @@ def test_the_order_is_that_of_the_text() -> None:
     source = Source(b"def test():\n    a()\n    with b():\n        c()\n    d()\n")
     found = walk_reached(source.functions[("test",)], source)
     assert [node.lineno for node in found] == [2, 3, 4, 5]
+
+
+def test_what_was_found_goes_with_its_source() -> None:
+    """Thousands of tasks have thousands of large trees."""
+    source = Source(b"def test():\n    assert X\n")
+    function = source.function(("test",))
+    assert walk_reached(function, source) is walk_reached(function, source)
+    gone = weakref.ref(source)
+    del source, function
+    gc.collect()
+    assert gone() is None

@@ -4,6 +4,7 @@ import ast
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from test_texts import source_of
@@ -92,6 +93,17 @@ def test_statements_that_share_a_line_stay(tmp_path: Path) -> None:
     assert survey(body, tmp_path, f=Product(set())) == [(3,)]
     with pytest.raises(AssertionError):
         survey(body, tmp_path, f=Product({1}))
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_a_test_that_replaces_open_is_surveyed_too(values: bool, tmp_path: Path) -> None:
+    with mock.patch("builtins.open", side_effect=OSError):
+        source, path = source_of("assert f(1) == 1\nassert f(2) == 2"), tmp_path / "notes"
+        edits = (survey_values if values else survey_ends)(source.function(("test",)), source, str(path))
+        names: dict[str, Any] = {"f": Product({2})}
+        exec(compile(source.apply_edits(edits).decode(), "t.py", "exec"), names)
+        names["test"](None)
+    assert path.read_text() == ("(3, '2', '0')\n" if values else "(2,)\n")
 
 
 def test_values_are_written_down_where_they_differ(tmp_path: Path) -> None:
