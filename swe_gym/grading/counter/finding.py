@@ -7,7 +7,6 @@ functions. It ends where `return`, `break` or `continue` may skip the rest.
 """
 
 import ast
-import functools
 import posixpath
 import re
 from collections import Counter, defaultdict
@@ -245,15 +244,15 @@ def _stores(body: Sequence[ast.stmt]) -> tuple[Counter[str], Counter[str]]:
     return filled, stored
 
 
-@functools.lru_cache(maxsize=8)
-def _module_stores(source: Source) -> tuple[Counter[str], Counter[str]]:
-    return _stores(source.tree.body)
+@remembered
+def _module_stores(module: ast.Module, _source: Source) -> tuple[Counter[str], Counter[str]]:
+    return _stores(module.body)
 
 
 def _literal_names(function: Function, source: Source) -> set[str]:
     """The names that are assigned only non-empty literals."""
     filled, stored = (
-        outer + inner for outer, inner in zip(_module_stores(source), _stores(function.body), strict=True)
+        outer + inner for outer, inner in zip(_module_stores(source.tree, source), _stores(function.body), strict=True)
     )
     parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
     return {name for name in filled if filled[name] == stored[name]} - parameters

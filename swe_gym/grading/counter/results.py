@@ -5,7 +5,7 @@ result than the original, which gives it away. So what differs between both valu
 another place, or other words and numbers.
 """
 
-import functools
+import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
@@ -13,7 +13,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
-from .source import Function, Source
+from .source import Function, Source, remembered
 
 Value: TypeAlias = Any
 """A number, a text, or a list, tuple or dictionary of such."""
@@ -71,7 +71,7 @@ class Language(NamedTuple):
     def of(cls, function: Function, source: Source) -> "Language":
         """Return the language of a test function."""
         numbers = sorted(set(re.findall(r"\d+", source.text_of(function))))
-        return cls(source.words, numbers, _pairs_of(source))
+        return cls(source.words, numbers, _pairs_of(source.tree, source))
 
     def strangeness(self, text: str) -> int:
         """Return the number of neighbours in a text that the file does not have."""
@@ -317,8 +317,8 @@ def _other_part(part: Value, near: Value, language: Language, rng: Random) -> Va
     return None
 
 
-@functools.lru_cache(maxsize=8)
-def _pairs_of(source: Source) -> frozenset[tuple[str, str]]:
+@remembered
+def _pairs_of(_module: ast.Module, source: Source) -> frozenset[tuple[str, str]]:
     """The neighbours in all strings of a file."""
     return frozenset(pair for text in source.strings for pair in _pairs(text))
 

@@ -21,6 +21,7 @@ LARGEST = 1 << 20
 WORD = re.compile(r"\b[a-z]{4,9}\b")
 
 
+N = TypeVar("N", bound=ast.AST)
 T = TypeVar("T")
 
 
@@ -53,7 +54,7 @@ class Source:
             self.tree = _parse(text)
         except (SyntaxError, LookupError, RecursionError, MemoryError) as error:
             raise ValueError(f"not Python 3: {error}") from error
-        self.findings: dict[tuple[object, Function], object] = {}  # of `remembered`
+        self.findings: dict[tuple[object, ast.AST], object] = {}  # of `remembered`
         self._utf8 = text.encode()
         self._lines = [0]
         for line in self._utf8.splitlines(keepends=True):
@@ -208,15 +209,15 @@ class Source:
         return None
 
 
-def remembered(find: Callable[[Function, Source], T]) -> Callable[[Function, Source], T]:
-    """Keep what `find` returns for a function of a file as long as its source lives, and no longer: trees are large."""
+def remembered(find: Callable[[N, Source], T]) -> Callable[[N, Source], T]:
+    """Keep what `find` returns for a node of a file as long as its source lives, and no longer: trees are large."""
 
     @functools.wraps(find)
-    def recall(function: Function, source: Source) -> T:
+    def recall(node: N, source: Source) -> T:
         known = source.findings
-        if (find, function) not in known:
-            known[find, function] = find(function, source)
-        return cast("T", known[find, function])
+        if (find, node) not in known:
+            known[find, node] = find(node, source)
+        return cast("T", known[find, node])
 
     return recall
 
