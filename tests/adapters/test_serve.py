@@ -206,7 +206,7 @@ from swe_gym.adapters.remote import RemoteEnv
 def play():
     env = RemoteEnv(sys.argv[1])
     env.reset()
-    print("ready", flush=True)
+    print("ready\\n", end="", flush=True)  # in one piece: other threads print too
     env.step(sys.argv[2])
 
 for _ in range(4):

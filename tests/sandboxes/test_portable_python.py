@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swe_gym.guests import bundle
-from swe_gym.sandboxes import pythons
+from swe_gym.sandboxes.contents import pythons
 from swe_gym.sandboxes.runner_sandbox import runner_source
 
 SENT_FIRST = ("unplug",)
