@@ -150,6 +150,8 @@ class SignedReport(Frozen):
         ends = self.tests.get(test_id, ())
         if not ends:
             ends = tuple(end for name, found in self.tests.items() if name.startswith(test_id + " ") for end in found)
+        if ends == (TestStatus.PASSED,) and not self.groups:
+            return TestStatus.PASSED
         bad = [end for end in ends if end is not TestStatus.PASSED]
         group = [
             end for name, end in self.groups.items() if test_id == name or test_id.startswith((name + "::", name + "."))

@@ -95,6 +95,10 @@ class Source:
             data = data[: edit.start] + edit.text.encode() + data[edit.end :]
         return data[start:].decode()
 
+    def walk(self, node: ast.AST) -> list[ast.AST]:
+        """Return a node and all below it, as `ast.walk` does, which takes longer."""
+        return _nodes(node, self)
+
     @functools.cached_property
     def words(self) -> tuple[str, ...]:
         """The sorted words of the file. A text made of them looks like the file's other texts."""
@@ -116,7 +120,7 @@ class Source:
         """Functions within those functions that assert something."""
         found = {}
         for names, function in self.functions.items():
-            for node in ast.walk(function):
+            for node in self.walk(function):
                 if isinstance(node, Function) and node is not function and _asserts(node):
                     found[(*names, node.name)] = node
         return found
@@ -135,7 +139,7 @@ class Source:
     def _mentions(self) -> dict[str, set[tuple[str, ...]]]:
         found: dict[str, set[tuple[str, ...]]] = {}
         for names, function in self.functions.items():
-            for node in ast.walk(function):
+            for node in self.walk(function):
                 if isinstance(node, ast.Attribute | ast.Name):
                     found.setdefault(node.attr if isinstance(node, ast.Attribute) else node.id, set()).add(names)
         return found
@@ -183,10 +187,8 @@ class Source:
 
     def calls_super(self, names: tuple[str, ...]) -> bool:
         """Whether a function calls the method of the same name of a base class."""
-        return any(
-            isinstance(node, ast.Attribute) and node.attr == names[-1] and name_of(node.value) == "super"
-            for node in ast.walk(self.function(names))
-        )
+        named = [node for node in self.walk(self.function(names)) if getattr(node, "attr", "") == names[-1]]
+        return any(isinstance(node, ast.Attribute) and name_of(node.value) == "super" for node in named)
 
     def function(self, names: tuple[str, ...]) -> Function:
         """Return the function of these names, also one within another function."""
@@ -220,6 +222,11 @@ def remembered(find: Callable[[N, Source], T]) -> Callable[[N, Source], T]:
         return cast("T", known[find, node])
 
     return recall
+
+
+@remembered
+def _nodes(node: ast.AST, _source: Source) -> list[ast.AST]:
+    return list(ast.walk(node))
 
 
 @functools.lru_cache(maxsize=8)
