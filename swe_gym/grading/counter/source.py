@@ -107,8 +107,8 @@ class Source:
     @functools.cached_property
     def strings(self) -> tuple[str, ...]:
         """The texts of the file's string literals."""
-        nodes = (node.value for node in ast.walk(self.tree) if isinstance(node, ast.Constant))
-        return tuple(text for text in nodes if isinstance(text, str))
+        values = [node.value for node in ast.walk(self.tree) if isinstance(node, ast.Constant)]
+        return tuple([value for value in values if isinstance(value, str)])
 
     @functools.cached_property
     def functions(self) -> dict[tuple[str, ...], Function]:
@@ -154,7 +154,7 @@ class Source:
         match call:
             case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if (name,) in self.functions:
                 texts = [part for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-                return texts if len(texts) == len(parts) and _is_pure(self.functions[name,]) else []
+                return texts if len(texts) == len(parts) and _is_pure(self.functions[name,], self) else []
         return []
 
     def constant(self, name: str) -> ast.expr | None:
@@ -267,13 +267,15 @@ def _asserts(function: Function) -> bool:
     return False
 
 
-def _is_pure(function: Function) -> bool:
+@remembered
+def _is_pure(function: Function, source: Source) -> bool:
     """Whether a function uses only its parameters, its variables and builtins."""
-    names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
-    own = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    nodes = source.walk(function)
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
     own |= {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    imports = any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(function))
-    return not imports and all(node.id in own or hasattr(builtins, node.id) for node in names)
+    foreign = {node.id for node in names} - own - vars(builtins).keys()
+    return not foreign and not [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def name_of(node: ast.expr) -> str:

@@ -651,7 +651,7 @@ def _places(text: str, rng: Random) -> Iterator[tuple[str, int, int, str]]:
 def _draw_other_letter(letter: str, rng: Random) -> str:
     """Another vowel for a vowel, another consonant for a consonant, in the same case."""
     near = "aeiou" if letter.lower() in "aeiou" else "nrstlmdc"
-    other = rng.choice([one for one in near if one != letter.lower()])
+    other = rng.choice(near.replace(letter.lower(), ""))
     return other.upper() if letter.isupper() else other
 
 
