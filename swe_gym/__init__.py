@@ -7,9 +7,9 @@ datasets with Gymnasium.
 import logging
 from typing import TYPE_CHECKING
 
-from .door import homes as _homes
-from .door import load as _load
 from .envs.registration import register_families as _register_families
+from .registry import homes as _homes
+from .registry import load as _load
 
 __version__ = "0.1.0"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import swe_gym.sandboxes
-from swe_gym.door import homes
+from swe_gym.registry import homes
 from swe_gym.sandboxes import BACKENDS
 
 PACKAGE = Path(__file__).parent.parent / "swe_gym"

@@ -5,8 +5,8 @@ import pytest
 
 from swe_gym.errors import SandboxClosed, ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.bash import bash as bash_tool
-from swe_gym.tools.eval import run_eval
+from swe_gym.tools.shell import bash as bash_tool
+from swe_gym.tools.shell import run_eval
 from swe_gym.tools.submit import submit
 
 

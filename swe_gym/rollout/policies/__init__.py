@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import gymnasium
 from pydantic import ValidationError
 
-from ...door import load as _load
 from ...errors import UsageError, unknown_name, wrong_fields
 from ...registry import Registry
+from ...registry import load as _load
 from ...types import JsonMapping, JsonObject
 from ..policy import Policy, PolicyFactory
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .gold import GoldPolicy as GoldPolicy
     from .human import HumanPolicy as HumanPolicy
     from .llm import TOKENS_PER_CHARACTER as TOKENS_PER_CHARACTER
@@ -57,8 +57,8 @@ POLICIES = Registry[Callable[..., Policy]](
         "scripted": "swe_gym.rollout.policies.scripted:ScriptedPolicy",
         "empty": "swe_gym.rollout.policies.scripted:EmptyPolicy",
         "gold": "swe_gym.rollout.policies.gold:GoldPolicy",
-        "expert": "swe_gym.rollout.policies.expert:ExpertPolicy",
-        "random": "swe_gym.rollout.policies.random:RandomPolicy",
+        "expert": "swe_gym.rollout.policies.gold:ExpertPolicy",
+        "random": "swe_gym.rollout.policies.scripted:RandomPolicy",
         "baseline": "swe_gym.rollout.policies.baseline:BaselinePolicy",
         "human": "swe_gym.rollout.policies.human:HumanPolicy",
         "llm": "swe_gym.rollout.policies.llm:LLMPolicy [llm]",
