@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from .grading.patch import Patch as Patch
     from .rollout.episode import play as play
     from .rollout.policies import make_policies as make_policies
+    from .rollout.policies.base import Policy as Policy
+    from .rollout.policies.base import PolicyFactory as PolicyFactory
+    from .rollout.policies.base import PolicyReport as PolicyReport
+    from .rollout.policies.base import ReportingPolicy as ReportingPolicy
     from .rollout.policies.gold import GoldPolicy as GoldPolicy
     from .rollout.policies.scripted import EmptyPolicy as EmptyPolicy
     from .rollout.policies.scripted import ScriptedPolicy as ScriptedPolicy
-    from .rollout.policy import Policy as Policy
-    from .rollout.policy import PolicyFactory as PolicyFactory
-    from .rollout.policy import PolicyReport as PolicyReport
-    from .rollout.policy import ReportingPolicy as ReportingPolicy
     from .sandboxes import Sandbox as Sandbox
     from .sandboxes import SandboxSpec as SandboxSpec
     from .sandboxes import open_sandbox as open_sandbox

@@ -124,9 +124,7 @@ MOST_NAMES = 24
 """Public names of one door."""
 
 WITHOUT_DOOR = {
-    "swe_gym.grading": "does two jobs: it judges work in fresh sandboxes, and seals and lists the policy's own",
     "swe_gym.guests": "holds programs for sandboxes, of which each host side imports the wire format that it speaks",
-    "swe_gym.rollout": "does three jobs: it runs many episodes, plays one, and samples conversations as tokens",
     "swe_gym.trajectories": "does three jobs: the record of an episode, folders of runs, and their comparison",
 }
 """Folder -> why others also import from its modules. The packages in it may have doors."""

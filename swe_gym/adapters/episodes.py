@@ -17,9 +17,8 @@ import gymnasium
 
 from ..envs import SweEnv
 from ..errors import TaskError
-from ..rollout.attempt import EpisodeJob
-from ..rollout.policy import Policy
-from ..rollout.pool import EpisodePool
+from ..rollout import EpisodeJob, EpisodePool
+from ..rollout.policies import Policy
 from ..trajectories.trajectory import Trajectory
 from .rows import Row, segment_row
 

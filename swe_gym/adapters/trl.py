@@ -23,7 +23,7 @@ import gymnasium
 
 from ..envs import SweEnv
 from ..errors import MissingDependency, PolicyError, SweGymError, UsageError
-from ..rollout.pool import TICK
+from ..rollout import TICK
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy
 from .episodes import Episode, EpisodeBatch, MakeEnv, Slot
 from .rows import single_row

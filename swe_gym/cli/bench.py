@@ -17,9 +17,8 @@ from rich.table import Table
 
 from ..errors import UsageError
 from ..guard import TemporaryFolder
-from ..rollout.engine import RolloutOptions, RolloutResult
-from ..rollout.engine import rollout as play_plan
-from ..rollout.plan import Plan
+from ..rollout import Plan, RolloutOptions, RolloutResult
+from ..rollout import rollout as play_plan
 from ..sandboxes import Sandbox, SandboxSpec, make_spec, open_sandbox
 from ..tasks import load_source
 from ..trajectories.run_folder import read_index

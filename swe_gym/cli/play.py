@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..envs import SweEnv
 from ..errors import SandboxError
-from ..rollout.episode import play as play_episode
+from ..rollout import play as play_episode
 from ..rollout.policies import HumanPolicy
 from ..spaces import StepResult
 from ..trajectories.trajectory import Trajectory

@@ -10,10 +10,8 @@ from ..envs import task_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway import kit_bytes
 from ..gateway.agents import make_agent
-from ..rollout.budget import check_price
-from ..rollout.engine import RolloutOptions
+from ..rollout import Plan, RolloutOptions, check_price
 from ..rollout.executors import EXECUTORS, ON_THIS_MACHINE
-from ..rollout.plan import Plan
 from ..rollout.policies import POLICIES, check_policy, make_policies
 from ..sandboxes import Finding, Sandbox, SandboxSpec, default_backend, load_backend
 from ..tasks import TaskSource

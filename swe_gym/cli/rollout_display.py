@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..rollout.progress import Progress
+from ..rollout import Progress
 from ..trajectories.trajectory import Usage
 from .common import make_table
 

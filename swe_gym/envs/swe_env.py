@@ -28,11 +28,8 @@ from ..errors import (
     UsageError,
     unknown_name,
 )
-from ..grading import GRADERS, REWARDS, CounterOptions, grade
+from ..grading import GRADERS, REWARDS, CounterOptions, Patch, grade, signs_in_call, signs_in_work
 from ..grading.in_place import NoReward, blame, grade_in_place
-from ..grading.patch import Patch
-from ..grading.rewards import binary
-from ..grading.signs import signs_in_call, signs_in_work
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..tasks import LocalSource, TaskRecord, TaskSource, check_source, doubt, read_records
@@ -683,7 +680,7 @@ class SweEnv(ToolEnv):
         """Take the work out of the policy's sandbox, close it, and grade the work in fresh ones."""
         episode.patch, fresh = episode.group.take_work(episode.sandbox)
         closing = episode.group.drop(episode.sandbox)  # it is not needed any more
-        complete = self._reward is not binary
+        complete = self._reward is not REWARDS.load("binary")
         verdict = self._grade(episode.task, episode.patch, fresh, episode.group, complete=complete)
         episode.signs += sorted(signs_in_work(episode.patch, verdict, episode.task.oracle))
         closing.result()  # processes of the policy that are still alive could have disturbed the tests

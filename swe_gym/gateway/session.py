@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from ..errors import PolicyError
-from ..rollout.budget import RolloutBudget
-from ..rollout.policy import PolicyReport
+from ..rollout import RolloutBudget
+from ..rollout.policies import PolicyReport
 from ..sandboxes import Connection
 from ..trajectories.trajectory import Turn, Usage
 from ..types import Json, JsonObject

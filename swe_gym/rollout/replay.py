@@ -40,7 +40,7 @@ class Difference(Frozen):
         )
 
 
-def replay(
+def replay_trajectory(
     trajectory: Trajectory,
     *,
     backend: str | None = None,

@@ -9,8 +9,7 @@ import itertools
 import threading
 from collections.abc import Collection, Sequence
 
-from ..rollout.pool import CLOSE_TIMEOUT
-from ..rollout.progress import Failure
+from ..rollout import CLOSE_TIMEOUT, Failure
 from ..trajectories.trajectory import Trajectory
 from .collect import ACTIVITIES, Collector, PlayedBatch, TrainEpisodeJob, TrainSlot, activities
 

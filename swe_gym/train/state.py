@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from ..errors import UsageError
-from ..rollout.progress import Failure
+from ..rollout import Failure
 from ..tasks import ShuffledOrder
 from ..trajectories.run_folder import differences
 from ..trajectories.trajectory import Trajectory

@@ -20,8 +20,8 @@ from ...errors import PolicyError, UsageError
 from ...spaces import Info
 from ...trajectories.trajectory import ModelServer, PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
-from ..policy import PolicyReport
 from .answer_cache import AnswerCache
+from .base import PolicyReport
 from .calls import tool_env
 from .chat_client import ChatClient, ChatReply, ContextExceeded, address_of, without_key
 from .history import ChatHistory

@@ -16,11 +16,17 @@ from collections.abc import Callable
 from importlib.resources import files
 
 from ...errors import Unsupported
-from ...grading import CounterOptions, grade
-from ...grading.patch import apply_diff, take_patch
-from ...grading.protect import hidden_files
-from ...grading.seal import hidden_places, seal
-from ...grading.signs import signs_in_call, signs_in_work
+from ...grading import (
+    CounterOptions,
+    apply_diff,
+    grade,
+    hidden_files,
+    hidden_places,
+    seal_workspace,
+    signs_in_call,
+    signs_in_work,
+    take_patch,
+)
 from ...sandboxes import Sandbox
 from ...types import Frozen, Task, ToolCall, Verdict
 
@@ -167,7 +173,7 @@ def play_cheat(
                 )
             if cheat.solves:
                 apply_diff(box, task.oracle.gold_patch, what="the gold patch")
-            seal(task, box)
+            seal_workspace(task, box)
             output = box.exec(PRELUDE + cheat.script, timeout=timeout, env=knowledge, merge=True).text
             patch = take_patch(box, fresh, hidden=hidden_places(task, fresh))
         verdict = grade(task, patch, fresh, lambda: open_box(task), counter=counter)
