@@ -19,7 +19,7 @@ from ..envs import SweEnv
 from ..errors import TaskError
 from ..rollout import EpisodeJob, EpisodePool
 from ..rollout.policies import Policy
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from .rows import Row, segment_row
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..spaces import Info
-from ..trajectories.trajectory import Segment
+from ..trajectories import Segment
 
 
 class Row(NamedTuple):

@@ -15,7 +15,7 @@ from ..envs import SANDBOX_FAILED, WORLD_ERRORS, ToolEnv
 from ..errors import SandboxError, UsageError
 from ..rollout import without_secrets
 from ..spaces import Unicode
-from ..trajectories.trajectory import MAX_PATCH, shortened
+from ..trajectories import MAX_PATCH, shortened
 from ..types import JsonObject
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from ..errors import MissingDependency, UsageError
 from ..rollout.tokens import Completion
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from ..types import JsonObject
 from .episodes import Episode
 from .row_agent import RowAgent, completion_of

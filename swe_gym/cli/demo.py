@@ -16,7 +16,7 @@ from ..actions import render_call
 from ..envs import register_families
 from ..rollout import EpisodeJob, EpisodePool
 from ..rollout.policies import GoldPolicy, Policy, ScriptedPolicy
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from ..types import JsonObject, Task, ToolCall
 from .common import headline, make_table, matching, open_console, open_source
 from .common import sandbox_options as parse_sandbox_options

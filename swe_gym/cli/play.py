@@ -17,7 +17,7 @@ from ..errors import SandboxError
 from ..rollout import play as play_episode
 from ..rollout.policies import HumanPolicy
 from ..spaces import StepResult
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from ..wrappers import RecordTrajectory
 from .common import open_console, open_env
 from .common import sandbox_options as parse_sandbox_options

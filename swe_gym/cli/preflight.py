@@ -21,7 +21,7 @@ from .agents import ready_kit
 
 if TYPE_CHECKING:
     from ..rollout.policies import LLMPolicies, ServerFacts
-    from ..trajectories.trajectory import Prices
+    from ..trajectories import Prices
 
 MOST_TASKS = 5000
 """Number of tasks that are checked."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..rollout import Progress
-from ..trajectories.trajectory import Usage
+from ..trajectories import Usage
 from .common import make_table
 
 LINE_EVERY = 10.0

@@ -17,7 +17,7 @@ from ..rollout import RecordedEpisode
 from ..rollout.policies import EpisodeSettings
 from ..sandboxes import Connection, Sandbox
 from ..spaces import Info, StepResult
-from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn, why_ended
+from ..trajectories import PolicyInfo, Trajectory, Turn, why_ended
 from ..types import ExecResult, JsonObject, ToolCall
 from .agents.base import Agent, Assignment, Launch
 from .kits import PLACE, build_kit

@@ -12,7 +12,7 @@ from ..envs import SweEnv
 from ..errors import SandboxError, UsageError
 from ..rollout.policies import LLMPolicies, PolicyFactory
 from ..sandboxes import Connection
-from ..trajectories.trajectory import ModelServer, Prices
+from ..trajectories import ModelServer, Prices
 from ..types import JsonMapping
 from .agents import make_agent
 from .agents.base import Assignment

@@ -13,8 +13,8 @@ import gymnasium
 from ..envs import shared_source
 from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
 from ..sandboxes import WarmPool
+from ..trajectories import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..trajectories.run_folder import EpisodeKey
-from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..types import JsonObject, Verdict
 from .budget import RolloutBudget
 from .episode import make_episode

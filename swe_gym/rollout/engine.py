@@ -19,8 +19,8 @@ from pydantic import Field
 from ..envs import shared_source
 from ..errors import SweGymError, UsageError
 from ..sandboxes import WarmPool, load_backend
+from ..trajectories import ModelServer, Trajectory, Usage
 from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
-from ..trajectories.trajectory import ModelServer, Trajectory, Usage
 from ..types import Frozen, JsonObject
 from .attempt import Try, now
 from .budget import RolloutBudget, check_price

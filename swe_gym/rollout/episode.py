@@ -9,7 +9,7 @@ from ..envs import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..logs import log_as
 from ..spaces import Info
-from ..trajectories.trajectory import Trajectory, Usage
+from ..trajectories import Trajectory, Usage
 from ..types import JsonObject
 from ..wrappers import RecordTrajectory
 from .budget import RolloutBudget

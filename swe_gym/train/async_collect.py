@@ -10,7 +10,7 @@ import threading
 from collections.abc import Collection, Sequence
 
 from ..rollout import CLOSE_TIMEOUT, Failure
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from .collect import ACTIVITIES, Collector, PlayedBatch, TrainEpisodeJob, TrainSlot, activities
 
 End = Trajectory | Failure | None

@@ -23,7 +23,7 @@ from ..rollout import CLOSE_TIMEOUT, DriverLink, EpisodeJob, EpisodePool, Failur
 from ..rollout.executors import open_executor
 from ..rollout.policies import HostedPolicy, Player, Policy
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from ..types import JsonMapping, JsonObject
 from .config import EnvConfig, GenerationConfig
 

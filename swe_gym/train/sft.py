@@ -15,8 +15,8 @@ from ..rollout import play
 from ..rollout.policies import Player, Policy, make_policies
 from ..rollout.tokens import ChatTemplate, TokenConversation, as_sampled, short_prompt
 from ..tasks import ShuffledOrder
+from ..trajectories import Trajectory, Turn
 from ..trajectories.run_folder import open_trajectories
-from ..trajectories.trajectory import Trajectory, Turn
 from ..types import JsonObject, ToolCall
 from .batch import make_batch
 from .collect import make_env, task_ids

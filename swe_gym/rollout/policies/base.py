@@ -11,7 +11,7 @@ import gymnasium
 
 from ...errors import PolicyError
 from ...spaces import Info
-from ...trajectories.trajectory import ModelServer, PolicyInfo, Prices, Segment, Trajectory, Turn, Usage
+from ...trajectories import ModelServer, PolicyInfo, Prices, Segment, Trajectory, Turn, Usage
 from ...types import JsonObject, ToolSpec
 from ..budget import RolloutBudget
 from ..pool import DriverLink

@@ -18,7 +18,7 @@ from ...actions import describe_tools
 from ...envs import ToolEnv
 from ...errors import PolicyError, UsageError
 from ...spaces import Info
-from ...trajectories.trajectory import ModelServer, PolicyInfo, Prices, Usage
+from ...trajectories import ModelServer, PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
 from .answer_cache import AnswerCache
 from .base import PolicyReport

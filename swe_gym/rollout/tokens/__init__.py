@@ -15,7 +15,7 @@ import gymnasium
 from ...envs import ToolEnv
 from ...errors import PolicyError, UsageError
 from ...spaces import Info
-from ...trajectories.trajectory import PolicyInfo, Segment, Usage
+from ...trajectories import PolicyInfo, Segment, Usage
 from ...types import Json, JsonObject, ToolSpec
 from ..policies import PolicyReport
 
