@@ -52,7 +52,8 @@ class Chosen(NamedTuple):
         refused: Attempts that cannot be judged.
         unrewarded: Number of attempts that were left out because they have no reward.
         tasks: The tasks of the claims by id.
-        source: Name and arguments of their source.
+        source: Their source.
+        opened: Name and arguments of the source.
         settings: Where to judge.
     """
 
@@ -61,7 +62,8 @@ class Chosen(NamedTuple):
     refused: "list[RefusedClaim]"
     unrewarded: int
     tasks: dict[str, Task]
-    source: tuple[str, JsonObject]
+    source: TaskSource
+    opened: tuple[str, JsonObject]
     settings: "JudgeSettings"
 
 
@@ -180,7 +182,7 @@ def certify(
     claims = read_claims(path)
     chosen = _choose(claims, match, attempt, _as_recorded(claims.claims, where, theirs=True), certified=True)
     check_machine(folder, what="the folder of certificates", fix="name another one")
-    origins = Origins(chosen.origin, chosen.source[0], public(chosen.source[1]))
+    origins = Origins(chosen.origin, chosen.opened[0], public(chosen.opened[1]))
     known = read_known(folder, chosen.claims, chosen.tasks, chosen.settings)
     left = chosen._replace(claims=[claim for claim in chosen.claims if claim.name not in known])
     ends: dict[str, Certificate | str] = dict(known)
@@ -209,7 +211,7 @@ def _judge(
     with progress_bar(console, "validating", 0 if quiet else len(ids)) as progress:
         bar = progress.add_task("", total=len(ids))
         records = validate(
-            _TaskTable(chosen.tasks),
+            chosen.source,
             ids,
             backend=settings.backend,
             sandbox_options=settings.sandbox_options,
@@ -231,20 +233,6 @@ def _judge(
             yield claim, end
 
 
-class _TaskTable(NamedTuple):
-    """Tasks as a source."""
-
-    tasks: dict[str, Task]
-
-    def ids(self) -> list[str]:
-        """Return the ids."""
-        return list(self.tasks)
-
-    def get(self, task_id: str) -> Task:
-        """Return a task."""
-        return self.tasks[task_id]
-
-
 def _print_certified(found: "Sequence[tuple[Claim, Certificate | str]]", chosen: Chosen, folder: Path) -> None:
     console = open_console()
     table = make_table("task", "attempt", "claimed", "re-graded", "outcome", "alarms", "why")
@@ -259,13 +247,15 @@ def _print_certified(found: "Sequence[tuple[Claim, Certificate | str]]", chosen:
         counts[end.outcome] += 1
         outcome, alarms = Text(end.outcome, STYLES[end.outcome]), str(len(end.alarms) or "")
         table.add_row(*cells, f"{end.reward:g}", outcome, alarms, _first_line(end.why))
-    console.print(table)
+    if found:
+        console.print(table)
     _print_refused(chosen.refused)
     more = {"refused": len(chosen.refused), "without a reward, left out": chosen.unrewarded}
     console.print(_counts({**counts, **more}))
     if counts["without a verdict"]:
         console.print("Run the same command to judge those without a verdict again.")
-    console.print(f"Certificates: {folder}")
+    if counts["without a verdict"] < len(found):
+        console.print(f"Certificates: {folder}")
 
 
 def _certified_json(found: "Sequence[tuple[Claim, Certificate | str]]", chosen: Chosen) -> JsonObject:
@@ -294,7 +284,7 @@ def _check(path: Path, match: str, attempt: int | None, where: "Where", record: 
     files = {one.claim.name: file for file, one in certificates.items()}
     found: dict[str, list[Deviation]] = {}
     unjudged = {one.place: one.why for one in chosen.refused}
-    for claim, end in _judge(chosen, Origins(first.origin, *chosen.source), record, first.times, quiet=as_json):
+    for claim, end in _judge(chosen, Origins(first.origin, *chosen.opened), record, first.times, quiet=as_json):
         if isinstance(end, str):
             unjudged[claim.name] = end
         else:
@@ -408,12 +398,16 @@ def _choose(claims: "Claims", match: str, attempt: int | None, where: Where, *, 
     refused = [one for one in claims.refused if match == "*"]
     if not wanted and not refused:
         raise UsageError(f"no attempt matches {match!r}" + ("" if attempt is None else f", attempt {attempt}"))
-    source, origin = where.open_source()
-    known, tasks, kept = set(source.ids()), {}, []
-    for claim in wanted if not certified else filter(lambda one: one.rewarded, wanted):
+    left_out = 0
+    if certified:
+        left_out = sum(not one.rewarded for one in wanted) + sum(not one.rewarded for one in refused)
+        wanted, refused = [one for one in wanted if one.rewarded], [one for one in refused if one.rewarded]
+    source, opened = where.open_source()
+    ids, tasks, kept = set(source.ids()), {}, []
+    for claim in wanted:
         why = find_unsafe(claim.env) if certified else ""
-        if claim.task_id not in known:
-            why = f"{origin[0]} has no task of this id"
+        if claim.task_id not in ids:
+            why = f"{opened[0]} has no task of this id"
         if not why and claim.task_id not in tasks:
             try:
                 tasks[claim.task_id] = source.get(claim.task_id)
@@ -423,8 +417,8 @@ def _choose(claims: "Claims", match: str, attempt: int | None, where: Where, *, 
             why = "its task is judged in the policy's sandbox: a patch does not hold its work"
         refused.append(RefusedClaim(claim.name, why)) if why else kept.append(claim)
     tasks = {claim.task_id: tasks[claim.task_id] for claim in kept}
-    left_out = sum(not claim.rewarded for claim in wanted) if certified else 0
-    return Chosen(claims.origin, kept, refused, left_out, tasks, origin, where.settings(list(tasks.values())))
+    settings = where.settings(list(tasks.values()))
+    return Chosen(claims.origin, kept, refused, left_out, tasks, source, opened, settings)
 
 
 def _matches(claim: "Claim", match: str, attempt: int | None) -> bool:

@@ -20,6 +20,7 @@ from ..commands import run_command
 from ..errors import SandboxError, TaskError, UsageError, wrong_fields
 from ..files import write_text
 from ..grading import REWARDS
+from ..rollout.plan import public
 from ..sandboxes.contents import git_program, prepare_workspace
 from ..tasks import TaskRecord, digest
 from ..types import (
@@ -48,6 +49,8 @@ WORKSPACE_SECONDS = 600.0
 DECIDING = ("reward", "alarm_reward", "counter", "judge_runs")
 """Arguments of an environment that decide on rewards."""
 
+CHANGED = "it was changed after it was written"
+
 MOST_RUNS = 100
 """Runs that a file may ask for."""
 
@@ -60,7 +63,7 @@ OF_CHANCE = ("tests", "alarms", "dropped")
 OF_A_RECORD = ("record.reason", "record.gold", "record.empty", "record.flaky")
 """Details of a validation. Its status must be the same."""
 
-OF_THE_RUN = ("date", "seconds", "digest")
+OF_THE_RUN = ("date", "seconds", "test_seconds", "digest")
 """Fields that belong to one run of the judge."""
 
 OF_THE_CLAIM = ("version", "task_id", "attempt", "origin", "model", "claimed", "patch", "env", "times")
@@ -160,6 +163,7 @@ class Certificate(Frozen):
         versions: What judged.
         date: Date (ISO 8601).
         seconds: Wall-clock time of judging.
+        test_seconds: Part of it that the tests took.
         patch: The work as a git diff.
         digest: SHA-256 of all other fields.
     """
@@ -191,6 +195,7 @@ class Certificate(Frozen):
     versions: Versions
     date: str = ""
     seconds: float = 0.0
+    test_seconds: float = 0.0
     patch: str = Field(repr=False)
     digest: str = ""
 
@@ -247,7 +252,7 @@ class Certificate(Frozen):
             ("digest", self.digest, self.compute_digest()),
             ("patch_sha256", self.patch_sha256, self.claim.sha256),
         )
-        wrong = [Deviation(name, old or "none", new) for name, old, new in digests if old != new]
+        wrong = [Deviation(name, old or "none", f"{new}: {CHANGED}") for name, old, new in digests if old != new]
         old, new = (one.model_dump(mode="json") for one in (self, again))
         refuted = self.outcome == again.outcome == "refuted"
         for name in Certificate.model_fields.keys() - {*OF_THE_RUN, *OF_THE_CLAIM, "patch_sha256"}:
@@ -403,10 +408,11 @@ def _certificate(
         image=task.image or "",
         image_digest=judged.image,
         backend=settings.backend,
-        sandbox_options=settings.sandbox_options,
+        sandbox_options=public(settings.sandbox_options),
         isolation=judged.isolation,
         env={name: claim.env[name] for name in DECIDING if name in claim.env},
         seconds=judged.seconds,
+        test_seconds=round(verdict.duration, 3),
         patch=claim.patch,
         **facts,
     ).sealed()

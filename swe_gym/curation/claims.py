@@ -38,10 +38,17 @@ class RefusedClaim(NamedTuple):
     Attributes:
         place: Name of the attempt: its task and number, or its place in a file.
         why: The reason.
+        reward: Its reward. None: the file tells none.
     """
 
     place: str
     why: str
+    reward: float | None = None
+
+    @property
+    def rewarded(self) -> bool:
+        """As `Claim.rewarded`."""
+        return self.reward is None or self.reward > 0
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ def read_claims(path: Path) -> Claims:
     names: set[str] = set()
     for found in read(path):
         if isinstance(found, Claim) and (why := _find_fault(found, names)):
-            found = RefusedClaim(f"{found.task_id} ({found.place})", why)
+            found = RefusedClaim(f"{found.task_id} ({found.place})", why, found.reward)
         if isinstance(found, Claim):
             names.add(found.name)
             claims.append(found)
@@ -157,7 +164,7 @@ def _read_run(path: Path) -> Iterator[Claim | RefusedClaim]:
         place = f"{one.task_id}, attempt {one.attempt}"
         if one.reward_valid:
             why = _find_missing(one)
-            yield RefusedClaim(place, why) if why else _claim_of(one)
+            yield RefusedClaim(place, why, one.reward) if why else _claim_of(one)
 
 
 def _find_missing(one: Trajectory) -> str:
@@ -275,27 +282,32 @@ def _read_object(path: Path) -> JsonObject:
 
 def _read_trial(trial: Path, seen: Counter[str]) -> Claim | RefusedClaim:
     result = _read_object(trial / "result.json")
-    task_id = str(result.get("task_name", "")).rpartition("/")[2]
-    patches = _find_patches(trial)
+    task_id, reward = str(result.get("task_name", "")).rpartition("/")[2], _reward_of(trial, result)
     if result.get("step_results"):
-        return RefusedClaim(trial.name, "its task has several steps, each with a verdict of its own")
+        return RefusedClaim(trial.name, "its task has several steps, each with a verdict of its own", reward)
     if not task_id:
-        return RefusedClaim(trial.name, "result.json has no task_name")
-    if len(patches) != 1:
+        return RefusedClaim(trial.name, "result.json has no task_name", reward)
+    patch = _read_patch(trial)
+    if isinstance(patch, ValueError):
+        return RefusedClaim(trial.name, str(patch), reward)
+    return Claim(task_id, patch, seen[task_id], reward, _model_of(result), trial.name)
+
+
+def _read_patch(trial: Path) -> str | ValueError:
+    """Return the patch among the artifacts of a trial, or why there is none."""
+    patches = _find_patches(trial)
+    if not patches:
+        return ValueError(_NO_PATCH)
+    if len(patches) > 1:
         names = ", ".join(str(patch.relative_to(trial)) for patch in patches)
-        why = f"several patches are among its artifacts: {names}" if patches else _NO_PATCH
-        return RefusedClaim(trial.name, why)
-    if patches[0].stat().st_size > MOST_BYTES:
-        return RefusedClaim(
-            trial.name, f"its patch has {patches[0].stat().st_size} bytes; at most {MOST_BYTES} are judged"
-        )
+        return ValueError(f"several patches are among its artifacts: {names}")
+    if (size := patches[0].stat().st_size) > MOST_BYTES:
+        return ValueError(TOO_LARGE.format(size))
     try:
         patch = patches[0].read_bytes().decode()
     except UnicodeDecodeError as error:
-        return RefusedClaim(trial.name, f"{patches[0].relative_to(trial)} is not text: byte {error.start} is not UTF-8")
-    if not patch.strip():
-        return RefusedClaim(trial.name, "its patch is empty")
-    return Claim(task_id, patch, seen[task_id], _reward_of(trial, result), _model_of(result), trial.name)
+        return ValueError(f"{patches[0].relative_to(trial)} is not text: byte {error.start} is not UTF-8")
+    return patch if patch.strip() else ValueError("its patch is empty")
 
 
 _NO_PATCH = (
