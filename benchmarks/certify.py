@@ -44,6 +44,9 @@ REWARDED_CHEATS = ("interpreter", "reporter", "runtime", "product", "runner")
 
 BENCHMARK = Origins("predictions", "benchmark", {})
 
+LONGEST_PLAIN = 60.0
+"""Time limit of the plain run that decides whether a patch is rewarded, in seconds: some cheats hang."""
+
 MOST_TRIES = 60
 """Patches of one kind that are tried for one task, beyond which it gives none."""
 
@@ -95,7 +98,7 @@ def cheat_patch(cheat: Cheat, task: Task) -> Patch:
     }
     with open_box(task) as fresh, open_box(task) as box:
         seal(task, box)
-        box.exec(PRELUDE + cheat.script, timeout=60, env=env, merge=True)
+        box.exec(PRELUDE + cheat.script, timeout=20, env=env, merge=True)
         return take_patch(box, fresh, hidden=hidden_places(task, fresh))
 
 
@@ -157,8 +160,9 @@ def next_rewarded(kind: str, task: Task, stream: Iterator[tuple[str, Patch]], tr
         tried[task.task_id] += 1
         if tried[task.task_id] > MOST_TRIES and kind != "cheat":
             return None
+        oracle = task.oracle.model_copy(update={"timeout": min(task.oracle.timeout, LONGEST_PLAIN)})
         try:
-            plain = judged(task, patch, None)
+            plain = judged(task.model_copy(update={"oracle": oracle}), patch, None)
         except SweGymError:
             continue
         if plain.verdict.resolved and patch.changes:

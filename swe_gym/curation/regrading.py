@@ -228,6 +228,8 @@ def _why(claim: Claim, judged: Judged, reward: float | None) -> str:
         return judged.failure
     if old is None or (reward is not None and is_close(reward, claim.reward or 0.0)):
         return ""
+    if new.counter_tests.alarms:
+        return new.reason
     reasons = [] if new.resolved else [new.reason]
     if old.reason and old.reason != new.reason:
         reasons.append(f"before: {old.reason}")
