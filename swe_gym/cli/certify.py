@@ -207,6 +207,8 @@ def _judge(
     from ..curation import validate
 
     settings, console = chosen.settings, open_console()
+    if not chosen.claims:
+        return
     ids = list(dict.fromkeys(claim.task_id for claim in chosen.claims))
     with progress_bar(console, "validating", 0 if quiet else len(ids)) as progress:
         bar = progress.add_task("", total=len(ids))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -20,6 +21,7 @@ from ..commands import run_command
 from ..errors import SandboxError, TaskError, UsageError, wrong_fields
 from ..files import write_text
 from ..grading import REWARDS
+from ..grading.counter import Scope
 from ..rollout.plan import public
 from ..sandboxes.contents import git_program, prepare_workspace
 from ..tasks import TaskRecord, digest
@@ -75,7 +77,12 @@ def find_unsafe(env: JsonObject) -> str:
     reward, runs = env.get("reward", "binary"), env.get("judge_runs", 2)
     if not isinstance(reward, str) or reward not in REWARDS:
         return f"the reward {reward!r} is not one of swe_gym's: `swe-gym regrade` computes your own"
-    return "" if isinstance(runs, int) and 2 <= runs <= MOST_RUNS else f"judge_runs is not from 2 to {MOST_RUNS}"
+    if not isinstance(runs, int) or not 2 <= runs <= MOST_RUNS:
+        return f"judge_runs is not from 2 to {MOST_RUNS}"
+    lost = env.get("alarm_reward", 0.0)
+    if not isinstance(lost, int | float) or not -math.inf < lost <= 0:
+        return "alarm_reward is not a number of at most 0"
+    return "" if env.get("counter", "few") in get_args(Scope) else "counter is neither few nor all"
 
 
 class Deviation(NamedTuple):
@@ -239,12 +246,19 @@ class Certificate(Frozen):
         """Read a certificate, or all of a folder.
 
         Raises:
-            UsageError: There is none, or a file is not a certificate.
+            UsageError: There is none, a file is not a certificate, or two are about one attempt.
         """
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not files:
             raise UsageError(f"{path} holds no certificate: `swe-gym certify ATTEMPTS {path}` writes them")
-        return {file: cls.read(file) for file in files}
+        found = {file: cls.read(file) for file in files}
+        names = Counter(one.claim.name for one in found.values())
+        for file, one in found.items():
+            if names[one.claim.name] > 1:
+                raise UsageError(
+                    f"{file} certifies {one.claim.name}, as another file of the folder does: check it alone"
+                )
+        return found
 
     def deviations(self, again: Certificate) -> list[Deviation]:
         """Return what a repetition found otherwise, and which digests in the certificate do not fit its content."""
@@ -439,9 +453,10 @@ def decide(
     assert verdict is not None
     if verdict.counter_tests.alarms:
         return "refuted", f"alarm: {verdict.reason}"
-    claimed = 1.0 if claim.reward is None else claim.reward
-    if not verdict.resolved and (claim.reward is None or reward < claimed) and not is_close(reward, claimed):
-        return "refuted", verdict.reason or f"it earns {reward:g}, not {claimed:g}"
+    if claim.reward is None and not verdict.resolved:
+        return "refuted", verdict.reason
+    if claim.reward is not None and reward < claim.reward and not is_close(reward, claim.reward):
+        return "refuted", verdict.reason or f"it earns {reward:g}, not {claim.reward:g}"
     starting = [test for test in tests.values() if test.starts]
     bare = sum(not test.texts for test in starting)
     doubts = (

@@ -226,6 +226,8 @@ def test_what_the_file_claims_is_held_by_the_digest_alone(cli: Any, certificate:
         ({"backend": "evil:Box"}, "the attempts name code, 'evil:Box'"),
         ({"env": {"reward": "evil:reward"}}, "the reward 'evil:reward' is not one of swe_gym's"),
         ({"env": {"judge_runs": 10**9}}, "judge_runs is not from 2 to 100"),
+        ({"env": {"counter": "none"}}, "counter is neither few nor all"),
+        ({"env": {"alarm_reward": 1}}, "alarm_reward is not a number of at most 0"),
         ({"times": 10**9}, "times: Input should be less than or equal to 100"),
         ({"task_id": "../../x"}, "toy has no task of this id"),
         ({"version": 2}, "is not a certificate of version 1"),
@@ -238,6 +240,13 @@ def test_the_certificate_of_a_stranger_runs_no_code(
     result = cli("certify", certificate, "--check")
     assert result.status in (1, 2)
     assert said in " ".join((result.out + result.err).split())
+
+
+def test_two_certificates_of_one_attempt_are_refused(cli: Any, certificate: Path) -> None:
+    (certificate.parent / "again.json").write_bytes(certificate.read_bytes())
+    result = cli("certify", certificate.parent, "--check")
+    assert result.status == 2
+    assert f"certifies {TASK}, attempt 0, as another file there does" in result.err
 
 
 def test_sandbox_options_of_a_stranger_do_not_count(cli: Any, certificate: Path) -> None:

@@ -108,6 +108,8 @@ def test_a_certificate_names_what_nothing_proves(adder: Task) -> None:
         adder, fail_to_pass=("tests.test_add.AddTest.test_add", "tests.test_add.AddTest.test_gone"), pass_to_pass=()
     )
     assert end_of(both, part)[0] == "refuted"
+    too_much = Claim("adder", RIGHT, reward=2.0)
+    assert end_of(adder, too_much) == ("refuted", "it earns 1, not 2")
     half = Claim("adder", RIGHT, reward=0.5, env={"reward": "fraction"})
     valid = TaskRecord(task_id="adder", status="valid", backend="local")
     assert end_of(both, half, record=valid) == ("unproven", "not resolved: a part of the reward, 0.5, as claimed")
