@@ -255,9 +255,7 @@ class Certificate(Frozen):
         names = Counter(one.claim.name for one in found.values())
         for file, one in found.items():
             if names[one.claim.name] > 1:
-                raise UsageError(
-                    f"{file} certifies {one.claim.name}, as another file of the folder does: check it alone"
-                )
+                raise UsageError(f"{file} certifies {one.claim.name}, as another file there does: check it alone")
         return found
 
     def deviations(self, again: Certificate) -> list[Deviation]:
