@@ -296,13 +296,15 @@ def read_known(
     """Return the certificates of an earlier call, by the names of their attempts.
 
     Raises:
-        UsageError: The folder holds another certificate of an attempt.
+        UsageError: The folder holds another certificate of an attempt, or one that was changed.
     """
     known, versions = {}, find_versions()
     for claim in claims:
         if not (file := file_of(folder, claim)).exists():
             continue
         old = Certificate.read(file)
+        if old.digest != old.compute_digest():
+            raise UsageError(f"{file}: {CHANGED}: name another folder, or remove the file")
         asked = (claim.sha256, claim.reward, settings.backend, versions)
         there = (old.patch_sha256, old.claimed, old.backend, old.versions)
         if asked != there or old.task_sha256 != task_sha256(tasks[claim.task_id]):
@@ -434,7 +436,7 @@ def _read_tests(task: Task, verdict: Verdict) -> dict[str, CertifiedTest]:
     """Return what is known of each required test."""
     found, oracle = verdict.counter_tests, task.oracle
     passing = [test for test, status in oracle.expected.items() if status is TestStatus.PASSED]
-    starting, covered = set(oracle.fail_to_pass or passing), {*found.kinds, *found.kept}
+    starting, covered = set(oracle.fail_to_pass or passing), {*found.kinds, *found.kept} - found.unfit.keys()
     return {
         test: CertifiedTest(
             status=status, starts=test in starting, texts=max(1, found.texts.get(test, 1)) if test in covered else 0

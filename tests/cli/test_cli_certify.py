@@ -151,6 +151,10 @@ def test_the_same_command_resumes_and_another_patch_is_refused(cli: Any, gold: s
     assert result.status == 2
     assert "certifies another patch, task, reward, backend or version: name another folder" in result.err
     assert file.read_bytes() == before
+    file.write_text(json.dumps(json.loads(before) | {"reward": 0.5}))
+    result = certify(cli, write_lines(path, prediction(gold)))
+    assert result.status == 2
+    assert f"{TASK}.0.json: it was changed after it was written" in result.err
 
 
 def test_an_infrastructure_failure_is_neither_a_reward_nor_a_refusal(cli: Any, gold: str, tmp_path: Path) -> None:
