@@ -1,7 +1,7 @@
 """Certificates: what the judge found about rewarded attempts, as JSON that anyone can find again.
 
 A certificate holds digests of everything that led to it, and a digest of itself. A digest shows that a file was
-changed. It is not a signature: whoever changes a file can compute it again. So `check` finds every field anew.
+changed. It is not a signature: anyone who changes a file can compute it again. So a check repeats the whole judgement.
 """
 
 from __future__ import annotations
