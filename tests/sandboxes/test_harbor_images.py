@@ -127,11 +127,10 @@ def test_a_build_that_fails_says_why(tmp_path: Path, docker_image: str) -> None:
         env.reset()
 
 
-@pytest.mark.parametrize("backend", ["local", "kubernetes"])
-def test_backends_that_build_no_image_refuse_it(tmp_path: Path, backend: str) -> None:
+def test_a_backend_that_builds_no_image_refuses_it(tmp_path: Path) -> None:
     files = {"environment/Dockerfile": "FROM a\nRUN make\nWORKDIR /srv\n"}
     harbor_task(tmp_path, **{"task.toml": "[environment]\nallow_internet = false\n", **files})
-    env = SweEnv("harbor", {"path": str(tmp_path)}, backend=backend)
+    env = SweEnv("harbor", {"path": str(tmp_path)}, backend="kubernetes")
     with pytest.raises(Unsupported, match=r"builds no images, and the task needs one of .*/environment"):
         env.reset()
 
@@ -140,8 +139,22 @@ def test_the_check_before_a_run_knows_what_is_built(tmp_path: Path, docker_image
     build_task(tmp_path, docker_image)
     tasks = [load_source("harbor", path=str(tmp_path)).get(NAME)]
     assert check_sandboxes("docker", {}, tasks) == [Finding("images", True, "0 present, 1 to build")]
-    with pytest.raises(UsageError, match=r"builds no images, and the task needs|cannot run them on this machine"):
+    if problem("namespace"):
+        return
+    assert check_sandboxes("local", {}, tasks) == [Finding("images", True, "0 present, 0 to fetch, 1 to build")]
+    with (tmp_path / NAME / "environment/Dockerfile").open("a") as file:
+        file.write("COPY --from=builder a b\n")
+    tasks = [load_source("harbor", path=str(tmp_path)).get(NAME)]
+    with pytest.raises(UsageError, match="COPY --from=builder a b: --from=builder needs an engine"):
         check_sandboxes("local", {}, tasks)
+
+
+def test_a_dockerfile_is_built_without_an_engine(tmp_path: Path, stored_image: str) -> None:
+    if why := problem("namespace"):
+        pytest.skip(why)
+    build_task(tmp_path, stored_image)
+    (record,) = validate(load_source("harbor", path=str(tmp_path)), backend="local", times=1)
+    assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
 
 
 def test_exported_tasks_are_judged_as_here(tmp_path: Path, docker_image: str, engine: Any) -> None:

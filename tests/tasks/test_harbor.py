@@ -7,9 +7,9 @@ import pytest
 from harbor_folders import NAME, SOLVE, TEST, TOML, harbor_task
 
 from swe_gym.errors import TaskError, UsageError
+from swe_gym.task_folder import LARGEST_TREE, MOST_FILES
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import FileSource, write_tasks
-from swe_gym.tasks.harbor_files import LARGEST_TREE, MOST_FILES
 from swe_gym.types import FileContent, ImageBuild, RewardScript, SandboxNeeds, Task
 
 ENVIRONMENT = TOML

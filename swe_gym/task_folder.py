@@ -6,9 +6,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..cache import file_sha256
-from ..errors import TaskError
-from ..types import FileContent
+from .cache import file_sha256
+from .errors import TaskError
+from .types import FileContent
 
 LARGEST_TEXT = 1 << 20
 LARGEST_TREE, MOST_FILES = 64 << 20, 10_000
