@@ -12,7 +12,7 @@ from pathlib import Path
 from ..dockerfile import Dockerfile
 from ..errors import TaskError, UsageError
 from ..task_folder import TaskFolder
-from ..types import FileContent, ImageBuild, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
+from ..types import FileContent, Healthcheck, ImageBuild, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
 from .base import ListedSource
 from .dataset import facts, task_name
 from .harbor_config import HarborConfig, is_root, read_config
@@ -107,7 +107,8 @@ class HarborSource(ListedSource[Path]):
             script="/tests/test.sh",
             files={f"/tests/{name}": file for name, file in tests.items()},
             env=resolve_variables(config.verifier.env, self._variables, f"{place}: verifier.env"),
-            as_root=is_root(config.verifier.user),
+            user=None if config.verifier.user is None else str(config.verifier.user),
+            healthcheck=_healthcheck(config),
             solve="/solution/solve.sh" if "solve.sh" in solution else "",
             solution={f"/solution/{name}": file for name, file in solution.items()},
             solution_env=resolve_variables(config.solution.env, self._variables, f"{place}: solution.env"),
@@ -170,6 +171,14 @@ def _needs(config: HarborConfig, folder: TaskFolder) -> SandboxNeeds:
         activate=False,
         files=folder.tree("environment") if added else {},
     )
+
+
+def _healthcheck(config: HarborConfig) -> Healthcheck | None:
+    check = config.environment.healthcheck
+    if check is None:
+        return None
+    fields = check.model_dump()
+    return Healthcheck(**{name.removesuffix("_sec"): value for name, value in fields.items()})
 
 
 def _metadata(config: HarborConfig) -> JsonObject:

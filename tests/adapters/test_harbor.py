@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
 if "harbor" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
     pytest.importorskip("harbor", reason="Harbor is tested in a separate environment")
 
-from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
+from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy, TaskConfig
 from harbor.models.trial.config import ResourceMode
 from harbor.models.trial.paths import TrialPaths
 from harbor_folders import harbor_task, script
@@ -29,6 +30,7 @@ from swe_gym.sandboxes.images import ImageName, ImageStore
 from swe_gym.sandboxes.images.sources import engine_source
 from swe_gym.sandboxes.local import problem
 from swe_gym.tasks import load_source
+from swe_gym.tasks.harbor_config import HarborConfig
 from swe_gym.types import JsonObject
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # its dependencies emit warnings
@@ -337,6 +339,31 @@ def test_variables_of_the_machine_are_harbors_to_give(
     assert said == ["1\ns3cret"]
     with pytest.raises(Unsupported, match=r"variable A: \{workdir\} has another meaning"):
         ask(environment, "true", env={"A": "{workdir}"})
+
+
+# --- its schema ------------------------------------------------------------------------------------------------
+
+SEEN = {"steps", "artifacts", "mcp_servers", "tpu", "collect", "authors"}
+"""Tables that are refused whole, or only describe."""
+
+
+def fields(model: type[BaseModel], prefix: str = "") -> set[str]:
+    """Return the dotted names of a model's fields, also of the tables in it."""
+    found = set()
+    for name, field in model.model_fields.items():
+        found.add(f"{prefix}{name}")
+        inside = [one for one in (field.annotation, *get_args(field.annotation)) if isinstance(one, type)]
+        tables = [one for one in inside if issubclass(one, BaseModel)]
+        if tables and name not in SEEN and f"{prefix}{name}" != "verifier.environment":
+            found |= fields(tables[0], f"{prefix}{name}.")
+    return found
+
+
+def test_we_know_every_field_of_its_schema() -> None:
+    """Each is honoured or refused: our models refuse what they do not know."""
+    theirs, ours = fields(TaskConfig), fields(HarborConfig)
+    assert {name for name in theirs - ours if not name.startswith("task.")} == set()
+    assert {name for name in ours - theirs if not name.startswith("task.")} == set()
 
 
 # --- killed -----------------------------------------------------------------------------------------------------

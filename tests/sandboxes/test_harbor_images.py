@@ -12,7 +12,7 @@ from swe_gym.curation.harbor import export_harbor
 from swe_gym.curation.validation import validate
 from swe_gym.envs.group import task_spec
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.errors import SandboxStartError, Unsupported, UsageError
+from swe_gym.errors import SandboxStartError, TaskError, Unsupported, UsageError
 from swe_gym.sandboxes import Finding
 from swe_gym.sandboxes.docker.build import build_image
 from swe_gym.sandboxes.local import problem
@@ -183,3 +183,15 @@ def test_a_graded_reward_and_a_solution_in_a_container(tmp_path: Path, docker_im
     source = load_source("harbor", path=str(tmp_path / "valid"), image=docker_image)
     (record,) = validate(source, [NAME], backend="docker", times=1)
     assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
+
+
+@pytest.mark.parametrize("backend", ["docker", "local"])
+def test_the_script_runs_as_another_user(tmp_path: Path, docker_image: str, stored_image: str, backend: str) -> None:
+    if backend == "local" and (why := problem("namespace")):
+        pytest.skip(why)
+    image = stored_image if backend == "local" else docker_image
+    as_nobody = script('[ "$(id -un) $HOME" = "nobody /nonexistent" ] && echo 1 > /logs/verifier/reward.txt')
+    files: dict[str, str | bytes] = {"task.toml": TOML + "[verifier]\nuser = 'nobody'\n", "tests/test.sh": as_nobody}
+    assert play(tmp_path, image, backend, "true", files)[0] == 1.0
+    with pytest.raises(TaskError, match=r"verifier\.user = 'no-such': the image has no user"):
+        play(tmp_path, image, backend, "true", {"task.toml": TOML + "[verifier]\nuser = 'no-such'\n"})

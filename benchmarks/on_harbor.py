@@ -1,6 +1,6 @@
 """Play tasks by Harbor's own command, in sandboxes of swe_gym and in Harbor's Docker environment.
 
-    python benchmarks/harbor.py BASE [--environments local,docker,harbor-docker] [--source toy] [--limit N]
+    python benchmarks/on_harbor.py BASE [--environments local,docker,harbor-docker] [--source toy] [--limit N]
 
 BASE is a base image with Python, git and bash, in the engine or in the store of local sandboxes. Run it with a Python
 that has Harbor. For each environment and for the agents oracle and nop, it prints the rewards, the trials that failed
