@@ -1,11 +1,16 @@
 """Play tasks by Harbor's own command, in sandboxes of swe_gym and in Harbor's Docker environment.
 
     python benchmarks/on_harbor.py BASE [--environments local,docker,harbor-docker] [--source toy] [--limit N]
+    python benchmarks/on_harbor.py BASE --round-trip docker [--source FILE] [--limit N]
 
-BASE is a base image with Python, git and bash, in the engine or in the store of local sandboxes. Run it with a Python
-that has Harbor. For each environment and for the agents oracle and nop, it prints the rewards, the trials that failed
-and the seconds that Harbor's command took. A first run, which is not shown, builds the images. Exits with status 1 if
-an oracle earns less than 1, or a nop more than 0.
+BASE is a base image with Python, pip, git and bash, in the engine or in the store of local sandboxes.
+
+The first form needs a Python that has Harbor. For each environment and for the agents oracle and nop, it prints the
+rewards, the trials that failed and the seconds that Harbor's command took. A first run, which is not shown, builds the
+images. Exits with status 1 if an oracle earns less than 1, or a nop more than 0.
+
+The second form validates tasks in local sandboxes, exports them, validates what the source "harbor" reads, and prints
+the verdicts on the gold patch and on no work. Exits with status 1 if any differ.
 """
 
 import argparse
@@ -19,8 +24,9 @@ from pathlib import Path
 from common import LiveTable
 
 from swe_gym.curation.harbor import export_harbor
+from swe_gym.curation.validation import validate
 from swe_gym.guard import TemporaryFolder
-from swe_gym.tasks import load_source
+from swe_gym.tasks import FileSource, TaskSource, is_place_of_tasks, load_source
 
 PLACE = "swe_gym.adapters.harbor:SweGymEnvironment"
 ENVIRONMENTS = {
@@ -47,6 +53,21 @@ def play(tasks: Path, agent: str, environment: str, out: Path) -> tuple[Counter[
     return rewards, failures, seconds
 
 
+def compare(source: TaskSource, ids: list[str], folder: Path, backend: str) -> bool:
+    """Print the verdicts on tasks before and after the export; return whether they are equal."""
+    table = LiveTable("task", "here", "exported")
+    before = validate(source, ids, times=1, workers=2)
+    after = validate(load_source("harbor", path=str(folder)), backend=backend, times=1, workers=2)
+    verdicts = [
+        {one.task_id.lower(): (one.gold, one.empty, one.reason) for one in records} for records in (before, after)
+    ]
+    for task_id, (gold, empty, _) in verdicts[0].items():
+        again = verdicts[1].get(task_id, ((), (), "lost"))
+        same = (gold, empty) == again[:2]
+        table.add(task_id, f"{gold} {empty}", "equal" if same else f"{again}")
+    return {name: one[:2] for name, one in verdicts[0].items()} == {name: one[:2] for name, one in verdicts[1].items()}
+
+
 def main() -> None:
     """Play, print, and exit."""
     parser = argparse.ArgumentParser()
@@ -54,13 +75,17 @@ def main() -> None:
     parser.add_argument("--environments", default="local,docker")
     parser.add_argument("--source", default="toy")
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--round-trip", metavar="BACKEND")
     given = parser.parse_args()
-    source = load_source(given.source)
-    tasks = [source.get(task_id) for task_id in list(source.ids())[: given.limit]]
+    source = FileSource(given.source) if is_place_of_tasks(given.source) else load_source(given.source)
+    ids = list(source.ids())[: given.limit]
+    tasks = [source.get(task_id) for task_id in ids]
     good = True
     with TemporaryFolder("swe-gym-harbor-") as scratch:
         folder = scratch.path / "tasks"
         export_harbor(tasks, folder, base=given.base)
+        if given.round_trip:
+            sys.exit(not compare(source, ids, folder, given.round_trip))
         table = LiveTable("environment", "agent", "seconds", "rewards")
         for environment in given.environments.split(","):
             play(folder, "nop", environment, scratch.path / f"{environment}-first")

@@ -175,6 +175,24 @@ def test_exported_tasks_are_judged_as_here(tmp_path: Path, docker_image: str, en
         engine.remove_image(base, force=True)
 
 
+@pytest.mark.thorough
+def test_all_bundled_tasks_have_the_same_verdicts_after_a_round_trip(tmp_path: Path, stored_image: str) -> None:
+    if why := problem("namespace"):
+        pytest.skip(why)
+    toy = load_source("toy")
+    export_harbor([toy.get(task_id) for task_id in toy.ids()], tmp_path / "out", base=stored_image)
+    link = "RUN command -v python || ln -s $(command -v python3) /usr/local/bin/python\n"
+    for file in (tmp_path / "out").glob("*/environment/Dockerfile"):
+        file.write_text(file.read_text() + link)
+    again = load_source("harbor", path=str(tmp_path / "out"))
+    verdicts = [
+        {one.task_id: (one.gold, one.empty) for one in validate(source, backend="local", times=1, workers=2)}
+        for source in (toy, again)
+    ]
+    assert verdicts[0] == verdicts[1]
+    assert set(verdicts[0].values()) == {((True,), (False,))}
+
+
 def test_a_graded_reward_and_a_solution_in_a_container(tmp_path: Path, docker_image: str) -> None:
     graded = script('echo "0.$(wc -l < x.txt)" > /logs/verifier/reward.txt')
     reward, info = play(tmp_path, docker_image, "docker", "seq 5 > x.txt", {"tests/test.sh": graded})

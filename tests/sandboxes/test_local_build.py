@@ -162,6 +162,20 @@ def test_ignore_files_need_an_engine(spec: SandboxSpec, tmp_path: Path) -> None:
         LocalSandbox.for_spec(spec)
 
 
+def test_steps_neither_reach_nor_copy_files_of_this_machine(
+    spec: SandboxSpec, stored_image: str, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/link").symlink_to("/etc/hostname")
+    with pytest.raises(SandboxStartError, match=r"COPY link /x: .*/link leads out of the folder"):
+        ask(spec, f"FROM {stored_image}\nCOPY link /x\n", "true")
+    steps = f"RUN mkdir -p {tmp_path} && touch {tmp_path}/escaped && ls {tmp_path} > /seen\nCOPY folder /folder\n"
+    said = ask(spec, f"FROM {stored_image}\n{steps}", "cat /seen; readlink /folder/link")
+    assert said == "escaped\n/etc/hostname\n"
+    assert not (tmp_path / "escaped").exists()
+
+
 def test_a_build_ends_in_time(spec: SandboxSpec, stored_image: str) -> None:
     assert spec.build is not None
     slow = spec.model_copy(update={"build": spec.build.model_copy(update={"timeout": 3.0})})

@@ -369,6 +369,14 @@ def test_large_files_and_pipes_are_refused_unread(tmp_path: Path) -> None:
             source.get(task_id)
 
 
+def test_large_build_contexts_are_refused_unread(tmp_path: Path) -> None:
+    folder = harbor_task(tmp_path, **{"task.toml": "", "environment/Dockerfile": "FROM a\nRUN b\nWORKDIR /c\n"})
+    with (folder / "environment/disk.img").open("wb") as file:
+        file.truncate(1 << 42)
+    with pytest.raises(TaskError, match=r"environment: more than 4096 MiB in all"):
+        load_source("harbor", path=str(tmp_path)).get(NAME)
+
+
 def test_a_solution_may_be_a_patch(tmp_path: Path) -> None:
     folder = harbor_task(tmp_path, **{"solution/patch.diff": "diff --git a/x b/x\n", "tests/test.sh": TEST})
     task = load_source("harbor", path=str(tmp_path)).get(NAME)
