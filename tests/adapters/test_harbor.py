@@ -273,6 +273,14 @@ def test_limits_are_those_of_the_task(tmp_path: Path, base: str) -> None:
     assert free._describe(force_build=False).cpus is None
 
 
+def test_a_prebuilt_image_plays_in_a_pod(tmp_path: Path, base: str) -> None:
+    if not os.environ.get("KUBECONFIG"):
+        pytest.skip("no cluster to test on: set KUBECONFIG")
+    folder = harbor_task(tmp_path, **{"environment/x.txt": "old\n"})
+    config = {"docker_image": base, "workdir": "/app", "cpus": 0.5, "memory_mb": 256}
+    assert ask(make(folder, config, backend="kubernetes"), "id -u; cat x.txt", user="nobody") == ["65534\nold"]
+
+
 # --- refused before anything starts ----------------------------------------------------------------------------
 
 
