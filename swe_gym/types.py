@@ -286,7 +286,7 @@ START_TIMEOUT = 600.0
 
 
 class ImageBuild(Frozen):
-    """A Dockerfile on this machine, for container engines that build images.
+    """A Dockerfile on this machine, for backends that build images.
 
     Attributes:
         context: Folder with the Dockerfile and the files that it copies.
@@ -307,7 +307,7 @@ class SandboxNeeds(Frozen):
         disk_mb: Disk in MiB.
         network: Network access: "none" or "egress"; None is the default, "none".
         activate: Whether a Python environment of the image goes first on the PATH; None is the default, True.
-        build: Build of the task's image, unless the engine has it.
+        build: Build of the task's image, unless the backend has it.
         files: Files that are added at the start: path, absolute or relative to the workdir -> content.
     """
 
