@@ -11,13 +11,13 @@ import shlex
 import time
 from collections.abc import Mapping
 
-from ..errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
-from ..guests import bundle
-from ..sandboxes import Sandbox, start_command
-from ..types import FileContent, Healthcheck, Json, JsonObject, RewardScript, Task, Verdict
-from .base import LOG_CHARS
-from .graders import some
-from .reporter import steady_env, timeout_reason
+from ...errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
+from ...guests import bundle
+from ...sandboxes import Sandbox, start_command
+from ...types import FileContent, Healthcheck, Json, JsonObject, RewardScript, Task, Verdict
+from ..base import LOG_CHARS
+from ..graders import some
+from ..reporter import steady_env, timeout_reason
 
 REWARD_FILES = ("reward.json", "reward.txt")
 """Files of the reward. The first that exists counts."""
