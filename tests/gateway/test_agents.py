@@ -210,7 +210,7 @@ def use_kit() -> Callable[[str], None]:
     return use
 
 
-@pytest.mark.parametrize("agent", ["mini", "claude-code", "openhands"])
+@pytest.mark.parametrize("agent", ["mini", "claude-code", "qwen-code", "openhands"])
 def test_unmodified_agents_solve_a_task_without_network(agent: str, use_kit: Callable[[str], None]) -> None:
     use_kit(agent)
     found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
