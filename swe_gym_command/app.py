@@ -22,7 +22,7 @@ COMMANDS = {
     "runs": ("runs:runs", "List runs."),
     "compare": ("compare:compare", "Compare runs over the same tasks."),
     "report": ("view:report", "Write runs to HTML files."),
-    "replay": ("replay:replay", "Replay recorded actions and compare the results."),
+    "replay": ("export:replay", "Replay recorded actions and compare the results."),
     "export": ("export:export", "Convert trajectories to the format of another system."),
     "import": ("export:import_", "Convert trajectories from the format of another system."),
     "validate": ("validate:validate", "Check that tasks are usable."),
