@@ -27,6 +27,7 @@ COMMANDS = {
     "import": ("export:import_", "Convert trajectories from the format of another system."),
     "validate": ("validate:validate", "Check that tasks are usable."),
     "serve": ("serve:serve", "Offer an environment to trainers on other machines."),
+    "mcp": ("mcp:mcp", "Offer a task to an MCP client."),
     "train": ("train:train", "Train a language model on an environment."),
     "doctor": ("doctor:doctor", "Report what works here, and how to fix what does not."),
     "tasks": ("tasks:app", "List, show, export, split and make tasks."),
