@@ -21,7 +21,7 @@ COMMANDS = {
     "view": ("view:view", "Show a run in the browser."),
     "runs": ("runs:runs", "List runs."),
     "compare": ("compare:compare", "Compare runs over the same tasks."),
-    "report": ("report:report", "Write runs to HTML files."),
+    "report": ("view:report", "Write runs to HTML files."),
     "replay": ("replay:replay", "Replay recorded actions and compare the results."),
     "export": ("export:export", "Convert trajectories to the format of another system."),
     "import": ("export:import_", "Convert trajectories from the format of another system."),

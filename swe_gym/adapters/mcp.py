@@ -22,14 +22,11 @@ import gymnasium
 
 from ..actions import render_call
 from ..errors import MissingDependency, PolicyError, SandboxError, UsageError
-from ..rollout.engine import RolloutOptions, rollout
-from ..rollout.episode import LiveEpisode
-from ..rollout.plan import Plan
-from ..rollout.policies.calls import ENDING
-from ..rollout.policy import EpisodeSettings, PolicyReport
+from ..rollout import LiveEpisode, Plan, RolloutOptions, rollout
+from ..rollout.policies import ENDING, EpisodeSettings, PolicyReport
 from ..spaces import Info
 from ..threads import in_thread
-from ..trajectories.trajectory import PolicyInfo, Turn
+from ..trajectories import PolicyInfo, Turn
 from ..types import ToolCall, ToolSpec
 
 try:

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
+from ..trajectories import Trajectory
 from ..trajectories.exports import EXPORTERS, export_trajectories
 from ..trajectories.imports import IMPORTERS, import_trajectories
 from ..trajectories.run_folder import open_trajectories
-from ..trajectories.trajectory import Trajectory
 from .common import open_console
 from .options import Match
 

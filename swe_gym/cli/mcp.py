@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from ..rollout.plan import Plan
+from ..rollout import Plan
 from ..tasks import load_source
 from ..toml import parse_pairs
 from ..types import JsonObject

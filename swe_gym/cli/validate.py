@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..tasks import TaskRecord, read_records
-from .bars import progress_bar
-from .common import TaskFilter, open_console, open_source, print_json, takes_filter
+from .common import TaskFilter, open_console, open_source, print_json, progress_bar, takes_filter
 from .common import sandbox_options as parse_sandbox_options
 from .options import (
     SOURCE_HELP,

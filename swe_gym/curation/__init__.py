@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .bundle import check_bundle as check_bundle
     from .bundle import pack_bundle as pack_bundle
     from .harbor import export_harbor as export_harbor

@@ -13,12 +13,11 @@ from typing import NamedTuple
 from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
 from ..files import append_lines
-from ..grading import CounterOptions, grade
+from ..grading import CounterOptions, apply_diff, grade
 from ..grading.counter import NATURAL, Scope
 from ..grading.in_place import grade_in_place, run_solution
-from ..grading.patch import apply_diff
+from ..rollout import DriverLink, EpisodePool, Executor, Job
 from ..rollout.executors import open_executor
-from ..rollout.pool import DriverLink, EpisodePool, Executor, Job
 from ..tasks import TaskRecord, TaskSource, digest, read_records
 from ..types import JsonObject, Task, TestStatus, Verdict
 

@@ -69,7 +69,7 @@ def _find_left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
-        for docstring in _docstrings(node):
+        for docstring in _docstrings(node) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else ():
             yield start(docstring), end(docstring)
         if isinstance(node, ast.ImportFrom) and (node.level or node.module == "typing"):
             yield start(node), end(node)
@@ -85,12 +85,10 @@ def _find_left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
         todo.extend(ast.iter_child_nodes(node))
 
 
-def _docstrings(node: ast.AST) -> Iterator[ast.Expr]:
-    """Yield the docstring of a node with further statements, and those of a module's constants."""
+def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> list[ast.Expr]:
+    """Return the docstring of a node with further statements, and those of a module's constants."""
     import ast
 
-    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) or len(node.body) < 2:
-        return
-    for one in node.body if isinstance(node, ast.Module) else node.body[:1]:
-        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant):
-            yield one
+    first = node.body if isinstance(node, ast.Module) else node.body[:1]
+    found = [one for one in first if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)]
+    return found if len(node.body) > 1 else []

@@ -40,9 +40,6 @@ def test_configurations_are_those_of_the_agents(tmp_path: Path) -> None:
     assert json.loads(claude.files["/home/mcp.json"]) == {"mcpServers": {"probe": server}}
     assert "--mcp-config=/home/mcp.json" in claude.argv
     assert claude.files["/home/skills/tea/blob"] == b"\xff\0"
-    codex = launch("codex", **given)
-    assert r'mcp_servers.probe={command="run", args=["a"], env={"A"="\"1\""}}' in codex.argv
-    assert "/home/skills/tea/SKILL.md" in codex.files
     opencode = launch("opencode", **given)
     (config,) = [json.loads(text) for path, text in opencode.files.items() if path.endswith("opencode.json")]
     local = {"type": "local", "command": ["run", "a"], "environment": {"A": '"1"'}, "enabled": True}
@@ -85,10 +82,10 @@ def test_files_that_are_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_url_needs_a_network(tmp_path: Path) -> None:
-    agent = make_agent("codex", servers(tmp_path, probe={"url": "http://a.example/mcp"}))
-    with pytest.raises(UsageError, match="'probe' of the agent 'codex' has a url"):
-        check_network("codex", agent, {})
-    check_network("codex", agent, {"network": "egress"})
+    agent = make_agent("opencode", servers(tmp_path, probe={"url": "http://a.example/mcp"}))
+    with pytest.raises(UsageError, match="'probe' of the agent 'opencode' has a url"):
+        check_network("opencode", agent, {})
+    check_network("opencode", agent, {"network": "egress"})
 
 
 def _link_out(path: Path) -> None:
@@ -135,7 +132,7 @@ def test_skills_that_are_refused(spoil: Callable[[Path], None], said: str, tmp_p
         make_agent("claude-code", {"skills": str(tmp_path / "skills")})
 
 
-@pytest.mark.parametrize("name", ["mini", "aider", "openhands"])
+@pytest.mark.parametrize("name", ["mini", "aider", "openhands", "codex"])
 def test_an_agent_that_knows_neither_refuses(name: str, tmp_path: Path) -> None:
     for option in ("mcp", "skills"):
         with pytest.raises(UsageError, match=f"option of agent '{name}': '{option}'"):

@@ -1,14 +1,12 @@
 """Codex."""
 
-import json
 import platform
 
 from ..kits import NpmKit
-from .base import KEY, Assignment, Launch
-from .equipment import EquippedAgent, McpServer
+from .base import KEY, Agent, Assignment, Launch
 
 
-class Codex(EquippedAgent):
+class Codex(Agent):
     """Codex. Its programs are linked statically and run in any image."""
 
     version = "0.169.0"
@@ -31,7 +29,6 @@ class Codex(EquippedAgent):
             'model_provider="gateway"',
             f"model_providers.gateway={provider}",
             "check_for_update_on_startup=false",
-            *(f"mcp_servers.{name}={_toml(one)}" for name, one in self.servers.items()),
         ]
         argv = [program, "exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"]
         argv += ["--model", assignment.model, *(word for one in settings for word in ("--config", one))]
@@ -39,22 +36,4 @@ class Codex(EquippedAgent):
             [*argv, *self.arguments, "-"],
             env={"OPENAI_API_KEY": KEY, "CODEX_HOME": assignment.home, **self.env},
             stdin=assignment.issue,
-            files={**self.put_skills(f"{assignment.home}/skills")},
         )
-
-
-def _toml(server: McpServer) -> str:
-    """Return a server as an inline table."""
-    if server.url:
-        return f"{{url={_quote(server.url)}, http_headers={_table(server.headers)}}}"
-    arguments = ", ".join(map(_quote, server.args))
-    return f"{{command={_quote(server.command)}, args=[{arguments}], env={_table(server.env)}}}"
-
-
-def _table(values: dict[str, str]) -> str:
-    return "{" + ", ".join(f"{_quote(name)}={_quote(value)}" for name, value in values.items()) + "}"
-
-
-def _quote(text: str) -> str:
-    """Return a TOML string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -10,7 +10,7 @@ from typing import Self
 from pydantic import ValidationError, field_validator, model_validator
 
 from ...errors import TaskError, UsageError, wrong_fields
-from ...tasks.harbor import resolve_variables
+from ...tasks import resolve_variables
 from ...types import Frozen, JsonMapping
 from .base import Agent
 

@@ -192,7 +192,7 @@ class _Finder:
         """The statements to append to a test without a changeable assertion."""
         body = self._function.body
         pad = self._source.before(body[0])
-        if pad.strip() or any(isinstance(node, ast.Yield) for node in ast.walk(self._function)):
+        if pad.strip() or [node for node in self._source.walk(self._function) if isinstance(node, ast.Yield)]:
             return  # `def test(): pass` on one line, or a generator
         leaving = next(
             (statement for statement in body if isinstance(statement, ast.Raise) or may_leave(statement)), None
@@ -407,7 +407,7 @@ class _Finder:
         """The literal that is assigned to a local name, if only this assertion uses the name."""
         if not isinstance(side, ast.Name):
             return None
-        uses = [node for node in ast.walk(self._function) if isinstance(node, ast.Name) and node.id == side.id]
+        uses = [node for node in self._source.walk(self._function) if isinstance(node, ast.Name) and node.id == side.id]
         values = [
             statement.value
             for statement in self._function.body
@@ -455,7 +455,7 @@ class _Finder:
 @remembered
 def _find_expected(helper: Function, source: Source) -> frozenset[str]:
     """The names that are a side of an equation that a function asserts, and that it uses in no other expression."""
-    used = Counter(node.id for node in ast.walk(helper) if isinstance(node, ast.Name))
+    used = Counter([node.id for node in source.walk(helper) if isinstance(node, ast.Name)])
     compared = Counter(name for statement in walk_reached(helper, source) for name in _find_compared(statement))
     sides: list[ast.expr] = []
     for statement in walk_reached(helper, source):

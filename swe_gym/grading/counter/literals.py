@@ -179,7 +179,7 @@ def strings(text: str) -> Iterable[tuple[int, str]]:
     begin = 0
     depth = 0
     for token in tokenize.generate_tokens(io.StringIO(wrapped).readline):
-        start, end = (starts[row - 1] + column for row, column in (token.start, token.end))
+        start, end = starts[token.start[0] - 1] + token.start[1], starts[token.end[0] - 1] + token.end[1]
         name = tokenize.tok_name[token.type]
         if name == "FSTRING_START":  # Python 3.12 and newer tokenize f-strings
             depth += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -200,9 +201,9 @@ def plan_counters(
             by_place[place].append(test)
     functions = len(by_place)
     kept = _draw_kept(finder, keeping, by_place, rng, options)
-    names = {place.names[-1] for place in (*by_place, *kept)}
+    named = re.compile("|".join(re.escape(place.names[-1]) for place in (*by_place, *kept)) or "(?!)")
     for test in keeping:  # a function may have tests of both lists
-        place = finder.place(test) if any(name in test for name in names) else None
+        place = finder.place(test) if named.search(test) else None
         if place in by_place or place in kept:
             by_place[place].append(test)
     draw = _Drawing(finder, rng, options, set(starting), room=TWINS // max(1, functions))

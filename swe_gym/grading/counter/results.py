@@ -9,7 +9,8 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import pairwise
+from itertools import filterfalse, pairwise
+from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,6 +33,9 @@ MOST_VARIED = 3
 
 VARIANTS = 8
 """Variants of one difference."""
+
+PARTS = 4
+"""Other values of one element of a list or a dictionary."""
 
 MOST = 10**15
 """Largest number that is changed."""
@@ -75,7 +79,7 @@ class Language(NamedTuple):
 
     def strangeness(self, text: str) -> int:
         """Return the number of neighbours in a text that the file does not have."""
-        return sum(pair not in self.pairs for pair in _pairs(text))
+        return len(list(filterfalse(self.pairs.__contains__, _pairs(text))))
 
 
 def other_results(right: Value, wrong: Value, language: Language, rng: Random, count: int) -> list[Value]:
@@ -95,12 +99,9 @@ def other_results(right: Value, wrong: Value, language: Language, rng: Random, c
     if isinstance(right, int | float):
         found = _other_numbers(right, wrong, count)
         return _chosen(found, rng, count, lambda value: -abs(value - wrong), right)
-    draw = _drawing(right, wrong, language, rng)
-    if draw is None:
-        return []
-    drawn = {repr(value): value for value in (draw() for _ in range(TRIES * count)) if value not in (right, wrong)}
+    drawn = {repr(value): value for value in _draw(right, wrong, language, rng, TRIES * count)}
     nests = _nests(repr(right))
-    found = [value for text, value in drawn.items() if _nests(text) or not nests]
+    found = [value for text, value in drawn.items() if value not in (right, wrong) and (not nests or _nests(text))]
     found.sort(key=lambda value: language.strangeness(repr(value)))
     del found[PLAUSIBLE * count :]
     return _chosen(found, rng, count, lambda value: _similarity(repr(value), repr(wrong)), right)
@@ -160,12 +161,12 @@ def _other_numbers(right: float, wrong: float, count: int) -> list[float]:
 # --- texts and containers ---------------------------------------------------------------------------------------------
 
 
-def _drawing(right: Value, wrong: Value, language: Language, rng: Random) -> Callable[[], Value] | None:
-    """Return a function that draws a value; None if the two values share too little, or are too large."""
+def _draw(right: Value, wrong: Value, language: Language, rng: Random, count: int) -> list[Value]:
+    """Draw values; none if the two share too little, or are too large."""
     of, join = _tokens(right)
     wrong_tokens = _tokens(wrong)[0]
     if of is None or wrong_tokens is None or len(of) + len(wrong_tokens) > MOST_TOKENS:
-        return None
+        return []
     matcher = SequenceMatcher(None, [repr(token) for token in wrong_tokens], [repr(token) for token in of], False)
     differences = [
         ResultDifference(start, end, tuple(of[begin:stop]))
@@ -177,7 +178,8 @@ def _drawing(right: Value, wrong: Value, language: Language, rng: Random) -> Cal
         [difference, *_variants(difference, wrong_tokens, language, rng)] if number in varied else [difference]
         for number, difference in enumerate(differences)
     ]
-    return lambda: _applied([rng.choice(found) for found in variants], wrong_tokens, join, right)
+    drawn = [_applied(list(map(rng.choice, variants)), wrong_tokens) for _ in range(count)]
+    return [join(tokens) for tokens in drawn if tokens is not None]
 
 
 def _tokens(value: Value) -> tuple[list[Value] | None, Callable[[list[Value]], Value]]:
@@ -194,18 +196,16 @@ def _tokens(value: Value) -> tuple[list[Value] | None, Callable[[list[Value]], V
     return None, repr
 
 
-def _applied(
-    differences: Sequence[ResultDifference], wrong: Sequence[Value], join: Callable[[list[Value]], Value], right: Value
-) -> Value:
-    """Return the wrong value after differences; the right one if two of them collide."""
+def _applied(differences: Sequence[ResultDifference], wrong: Sequence[Value]) -> list[Value] | None:
+    """Return the wrong value's tokens after differences; None if two of them collide."""
     parts: list[Value] = []
     done = 0
-    for start, end, tokens in sorted(differences, key=lambda one: one[:2]):
+    for start, end, tokens in sorted(differences, key=itemgetter(0, 1)):
         if start < done:
-            return right
+            return None
         parts += [*wrong[done:start], *tokens]
         done = end
-    return join([*parts, *wrong[done:]])
+    return [*parts, *wrong[done:]]
 
 
 def _variants(
@@ -213,12 +213,17 @@ def _variants(
 ) -> list[ResultDifference]:
     """Draw other differences of the same shape: at another place, or with other tokens."""
     start, end, tokens = difference
-    found = [*_elsewhere(difference, wrong, rng)] if not tokens or start == end else []
+    found = _elsewhere(difference, wrong, rng) if not tokens or start == end else []
     places = rng.sample(range(len(tokens)), min(len(tokens), MOST_VARIED))
-    for _ in range(4 * VARIANTS if tokens else 0):
-        new = _others(difference, places, wrong, language, rng)
-        if new != tokens:
-            found.append(ResultDifference(start, end, new))
+    near = wrong[start:end] if end - start == len(tokens) else [None] * len(tokens)
+    pools = [_others(tokens[place], near[place], language, rng) or [tokens[place]] for place in places]
+    pools = [rng.sample(pool, len(pool)) for pool in pools]
+    for number in range(4 * VARIANTS if tokens else 0):
+        new = list(tokens)
+        for place, pool in zip(places, pools, strict=True):
+            new[place] = pool[number % len(pool)]
+        if tuple(new) != tokens:
+            found.append(ResultDifference(start, end, tuple(new)))
     if end - start == len(tokens) == 1 and _same_letters(wrong[start], tokens[0]):
         found += [
             ResultDifference(place, place + 1, (like(token),))
@@ -229,92 +234,93 @@ def _variants(
     return found
 
 
-def _elsewhere(difference: ResultDifference, wrong: Sequence[Value], rng: Random) -> Iterator[ResultDifference]:
+def _elsewhere(difference: ResultDifference, wrong: Sequence[Value], rng: Random) -> list[ResultDifference]:
     """Draw the same insertion or omission at other places; omissions also of another length."""
     start, end, tokens = difference
     size = end - start
-    shape = [_shape(token) for token in wrong[start:end]]
+    shapes = _shapes(wrong)
     places = [place for place in range(len(wrong) - size + 1) if place != start]
-    fits = [place for place in places if [_shape(token) for token in wrong[place : place + size]] == shape]
-    for place in rng.sample(fits or places, min(len(fits or places), 2 * VARIANTS)):
-        yield ResultDifference(place, place + size, tokens)
+    fits = [place for place in places if shapes[place : place + size] == shapes[start:end]] or places
+    found = [ResultDifference(place, place + size, tokens) for place in rng.sample(fits, min(len(fits), 2 * VARIANTS))]
     for _ in range(4 * VARIANTS if size and not tokens else 0):
         first = rng.randrange(len(wrong))
-        yield ResultDifference(first, min(len(wrong), first + rng.randint(max(1, size // 2), 2 * size)), ())
+        found.append(ResultDifference(first, min(len(wrong), first + rng.randint(max(1, size // 2), 2 * size)), ()))
+    return found
 
 
 def _same_letters(one: Value, other: Value) -> bool:
     return isinstance(one, str) and isinstance(other, str) and one.isalpha() and one.lower() == other.lower()
 
 
-def _shape(token: Value) -> str:
-    """The class of a token: tokens of one class can stand for each other."""
-    if not isinstance(token, str) or len(token) > 1:
-        return "digits" if isinstance(token, str) and token.isdigit() else type(token).__name__
-    return "letter" if token.isalpha() else "digits" if token.isdigit() else token
+def _shapes(tokens: Sequence[Value]) -> list[str]:
+    """The class of each token: tokens of one class can stand for each other."""
+    shapes = []
+    for token in tokens:
+        if not isinstance(token, str):
+            shapes.append(type(token).__name__)
+        elif token.isdigit():
+            shapes.append("digits")
+        elif len(token) > 1:
+            shapes.append("word")
+        else:
+            shapes.append("letter" if token.isalpha() else token)
+    return shapes
 
 
-def _others(
-    difference: ResultDifference, places: Sequence[int], wrong: Sequence[Value], language: Language, rng: Random
-) -> tuple[Value, ...]:
-    """Draw other tokens for those of the right value at some places. One without another stays."""
-    start, end, tokens = difference
-    new = list(tokens)
-    for place in places:
-        near = wrong[start + place] if end - start == len(tokens) else None
-        other = _other(tokens[place], near, language, rng)
-        new[place] = tokens[place] if other is None else other
-    return tuple(new)
-
-
-def _other(token: Value, near: Value, language: Language, rng: Random) -> Value:
-    """Draw another token of the same kind; None if there is none."""
+def _others(token: Value, near: Value, language: Language, rng: Random) -> list[Value]:
+    """Draw other tokens of the same kind; none if there are none."""
     if not isinstance(token, str):
-        return _other_part(token, near, language, rng)
+        return _other_parts(token, near, language, rng)
     if token.isdigit() and len(token) > 2 and token[0] == "0":
-        return "".join(rng.sample(token, len(token)))
+        return ["".join(rng.sample(token, len(token))) for _ in range(VARIANTS)]
     if token.isdigit() and token.isascii():
-        known = [number for number in language.numbers if len(number) == len(token) and number != token]
-        if known and rng.random() < KNOWN_SHARE:
-            return rng.choice(known)
-        centre = int(near) if isinstance(near, str) and near.isdigit() else int(token)
-        reach = max(6, 2 * abs(int(token) - centre))
-        number = str(max(0, centre + rng.randint(-reach, reach)))
-        return number.zfill(len(token)) if token[0] == "0" or len(token) == 2 else number
+        return _other_digits(token, near, language, rng)
     if token.isalpha():
-        word = rng.choice([word for word in language.words if abs(len(word) - len(token)) < 3] or language.words)
-        return word.title() if token.istitle() else word.upper() if token.isupper() else word
+        like = str.title if token.istitle() else str.upper if token.isupper() else str
+        return [like(word) for word in language.words if abs(len(word) - len(token)) < 3] or [*language.words]
     if token.isspace() and "\n" not in token:
-        return token[0] * max(1, len(token) + rng.choice((-1, 1, 2)))
+        return [token[0] * max(1, len(token) + more) for more in (-1, 1, 2)]
     if TOKEN.fullmatch(token):
-        return None
-    found = other_results(token, near, language, rng, 1) if isinstance(near, str) else []
-    return found[0] if found else _other_text(token, language, rng)
+        return []
+    found = other_results(token, near, language, rng, PARTS) if isinstance(near, str) else []
+    return found or _other_texts(token, language, rng)
 
 
-def _other_text(text: str, language: Language, rng: Random) -> str | None:
-    """Draw a text with another word or number; None if it has none."""
+def _other_digits(token: str, near: Value, language: Language, rng: Random) -> list[Value]:
+    """Draw numbers of the test as long as a number, and numbers around what wrong work has in its place."""
+    known = [number for number in language.numbers if len(number) == len(token) and number != token]
+    centre = int(near) if isinstance(near, str) and near.isdigit() else int(token)
+    reach = max(6, 2 * abs(int(token) - centre))
+    width = len(token) if token[0] == "0" or len(token) == 2 else 1
+    found = []
+    for _ in range(4 * VARIANTS):
+        seen = known and rng.random() < KNOWN_SHARE
+        found.append(rng.choice(known) if seen else str(max(0, centre + rng.randint(-reach, reach))).zfill(width))
+    return found
+
+
+def _other_texts(text: str, language: Language, rng: Random) -> list[Value]:
+    """Draw texts with another word or number; none if it has none."""
     tokens = TOKEN.findall(text)
     places = [place for place, token in enumerate(tokens) if token.isalnum()]
-    if not places:
-        return None
-    place = rng.choice(places)
-    return "".join([*tokens[:place], str(_other(tokens[place], None, language, rng)), *tokens[place + 1 :]])
+    found = []
+    for place in rng.sample(places, min(len(places), PARTS)):
+        others = _others(tokens[place], None, language, rng)
+        found += ["".join([*tokens[:place], other, *tokens[place + 1 :]]) for other in others]
+    return found
 
 
-def _other_part(part: Value, near: Value, language: Language, rng: Random) -> Value:
-    """Draw another element of a list or item of a dictionary."""
+def _other_parts(part: Value, near: Value, language: Language, rng: Random) -> list[Value]:
+    """Draw other elements of a list or items of a dictionary."""
     if isinstance(part, bool):
-        return rng.random() < 0.5
+        return [True, False]
     if isinstance(part, tuple) and len(part) == 2 and isinstance(near, tuple) and len(near) == 2 and part[0] == near[0]:
-        found = other_results(part[1], near[1], language, rng, 1)
-        return (part[0], found[0]) if found else None
+        return [(part[0], value) for value in other_results(part[1], near[1], language, rng, PARTS)]
     if type(part) is type(near):
-        found = other_results(part, near, language, rng, 1)
-        return found[0] if found else None
+        return other_results(part, near, language, rng, PARTS)
     if isinstance(part, int | float):
-        return part + rng.choice((-2, -1, 1, 2, 3))
-    return None
+        return [part + more for more in (-2, -1, 1, 2, 3)]
+    return []
 
 
 @remembered
@@ -325,7 +331,7 @@ def _pairs_of(_module: ast.Module, source: Source) -> frozenset[tuple[str, str]]
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
     """The classes of neighbouring tokens."""
-    return pairwise(map(_shape, TOKEN.findall(text)))
+    return pairwise(_shapes(TOKEN.findall(text)))
 
 
 def _nests(text: str) -> bool:
@@ -337,7 +343,7 @@ def _nests(text: str) -> bool:
             opened.append(letter)
         elif letter in closing and (not opened or opened.pop() != closing[letter]):
             return False
-    return not opened and not any(text.count(quote) % 2 for quote in "\"'")
+    return not opened and text.count("'") % 2 == text.count('"') % 2 == 0
 
 
 # --- source text ------------------------------------------------------------------------------------------------------

@@ -95,6 +95,10 @@ class Source:
             data = data[: edit.start] + edit.text.encode() + data[edit.end :]
         return data[start:].decode()
 
+    def walk(self, node: ast.AST) -> list[ast.AST]:
+        """Return a node and all below it, as `ast.walk` does, which takes longer."""
+        return _nodes(node, self)
+
     @functools.cached_property
     def words(self) -> tuple[str, ...]:
         """The sorted words of the file. A text made of them looks like the file's other texts."""
@@ -103,8 +107,8 @@ class Source:
     @functools.cached_property
     def strings(self) -> tuple[str, ...]:
         """The texts of the file's string literals."""
-        nodes = (node.value for node in ast.walk(self.tree) if isinstance(node, ast.Constant))
-        return tuple(text for text in nodes if isinstance(text, str))
+        values = [node.value for node in ast.walk(self.tree) if isinstance(node, ast.Constant)]
+        return tuple([value for value in values if isinstance(value, str)])
 
     @functools.cached_property
     def functions(self) -> dict[tuple[str, ...], Function]:
@@ -116,7 +120,7 @@ class Source:
         """Functions within those functions that assert something."""
         found = {}
         for names, function in self.functions.items():
-            for node in ast.walk(function):
+            for node in self.walk(function):
                 if isinstance(node, Function) and node is not function and _asserts(node):
                     found[(*names, node.name)] = node
         return found
@@ -135,7 +139,7 @@ class Source:
     def _mentions(self) -> dict[str, set[tuple[str, ...]]]:
         found: dict[str, set[tuple[str, ...]]] = {}
         for names, function in self.functions.items():
-            for node in ast.walk(function):
+            for node in self.walk(function):
                 if isinstance(node, ast.Attribute | ast.Name):
                     found.setdefault(node.attr if isinstance(node, ast.Attribute) else node.id, set()).add(names)
         return found
@@ -150,7 +154,7 @@ class Source:
         match call:
             case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if (name,) in self.functions:
                 texts = [part for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-                return texts if len(texts) == len(parts) and _is_pure(self.functions[name,]) else []
+                return texts if len(texts) == len(parts) and _is_pure(self.functions[name,], self) else []
         return []
 
     def constant(self, name: str) -> ast.expr | None:
@@ -183,10 +187,8 @@ class Source:
 
     def calls_super(self, names: tuple[str, ...]) -> bool:
         """Whether a function calls the method of the same name of a base class."""
-        return any(
-            isinstance(node, ast.Attribute) and node.attr == names[-1] and name_of(node.value) == "super"
-            for node in ast.walk(self.function(names))
-        )
+        named = [node for node in self.walk(self.function(names)) if getattr(node, "attr", "") == names[-1]]
+        return any(isinstance(node, ast.Attribute) and name_of(node.value) == "super" for node in named)
 
     def function(self, names: tuple[str, ...]) -> Function:
         """Return the function of these names, also one within another function."""
@@ -220,6 +222,11 @@ def remembered(find: Callable[[N, Source], T]) -> Callable[[N, Source], T]:
         return cast("T", known[find, node])
 
     return recall
+
+
+@remembered
+def _nodes(node: ast.AST, _source: Source) -> list[ast.AST]:
+    return list(ast.walk(node))
 
 
 @functools.lru_cache(maxsize=8)
@@ -260,13 +267,15 @@ def _asserts(function: Function) -> bool:
     return False
 
 
-def _is_pure(function: Function) -> bool:
+@remembered
+def _is_pure(function: Function, source: Source) -> bool:
     """Whether a function uses only its parameters, its variables and builtins."""
-    names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
-    own = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    nodes = source.walk(function)
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
     own |= {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    imports = any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(function))
-    return not imports and all(node.id in own or hasattr(builtins, node.id) for node in names)
+    foreign = {node.id for node in names} - own - vars(builtins).keys()
+    return not foreign and not [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def name_of(node: ast.expr) -> str:

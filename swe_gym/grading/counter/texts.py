@@ -337,7 +337,7 @@ def _of_result(
     """The features of an expected value, given what wrong work returns; none if that does not help."""
     if change.kind not in VALUED or change.line not in returned:
         return []
-    statement = next(node for node in ast.walk(function) if getattr(node, "lineno", 0) == change.line)
+    statement = next(node for node in source.walk(function) if getattr(node, "lineno", 0) == change.line)
     expected = expected_value(function, source, statement) if isinstance(statement, ast.stmt) else None
     if expected is None:
         return []
@@ -382,7 +382,7 @@ def _statement(function: Function, source: Source, change: Change) -> tuple[int,
 
 @remembered
 def _statement_spans(function: Function, source: Source) -> list[tuple[int, int]]:
-    return [source.span(node) for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
+    return [source.span(node) for node in source.walk(function) if isinstance(node, ast.stmt) and node is not function]
 
 
 def _of_change(change: Change, function: Function, source: Source, rng: Random, count: int) -> list[Feature]:
@@ -447,7 +447,7 @@ def _order_features(features: Sequence[Feature]) -> list[Feature]:
 
 def _is_sought(function: Function, source: Source, change: Change) -> bool:
     """Whether a changed literal is looked for among other values."""
-    for node in ast.walk(function):
+    for node in source.walk(function):
         match node:
             case ast.Compare(ops=ops) if any(isinstance(op, ast.In | ast.NotIn) for op in ops):
                 start, end = source.span(node)
@@ -651,7 +651,7 @@ def _places(text: str, rng: Random) -> Iterator[tuple[str, int, int, str]]:
 def _draw_other_letter(letter: str, rng: Random) -> str:
     """Another vowel for a vowel, another consonant for a consonant, in the same case."""
     near = "aeiou" if letter.lower() in "aeiou" else "nrstlmdc"
-    other = rng.choice([one for one in near if one != letter.lower()])
+    other = rng.choice(near.replace(letter.lower(), ""))
     return other.upper() if letter.isupper() else other
 
 
@@ -660,32 +660,42 @@ def _siblings(function: Function, source: Source, change: Change) -> tuple[list[
 
     The order of a set, and of what a call or an assertion compares without order, is not changed.
     """
-    for node in ast.walk(function):
-        combined = [source.span(part) for part in source.find_combined(node)] if isinstance(node, ast.Call) else []
-        if (change.start, change.end) in combined:
-            return [span for span in combined if span != (change.start, change.end)], None
-        parts = list(node.values) if isinstance(node, ast.Dict) else list(getattr(node, "elts", ()))
-        constants = [part for part in parts if isinstance(part, ast.Constant)]
-        spans = [source.span(part) for part in constants]
-        if (change.start, change.end) not in spans or isinstance(node, ast.Compare):
+    place = (change.start, change.end)
+    for node, spans, in_order in _displays(function, source):
+        if place not in spans:
             continue
-        swap = None
-        if not isinstance(node, ast.Dict | ast.List | ast.Tuple) or (
-            not isinstance(node, ast.Dict) and not _is_ordered(function, node)
-        ):
+        others = [span for span in spans if span != place]
+        if isinstance(node, ast.Call):
+            return others, None
+        if not in_order:
             return [], None  # two changed elements may trade places
-        if isinstance(node, ast.List | ast.Tuple) and len(spans) > 1:
-            (first, end), (begin, last) = spans[-2:]
-            one, other = source.text(first, end), source.text(begin, last)
-            if one != other:
-                swap = TextEdit(first, last, other + source.text(end, begin) + one)
-        return [span for span in spans if span != (change.start, change.end)], swap
+        if isinstance(node, ast.Dict) or not others:
+            return others, None
+        (first, end), (begin, last) = spans[-2:]
+        one, other = source.text(first, end), source.text(begin, last)
+        return others, TextEdit(first, last, other + source.text(end, begin) + one) if one != other else None
     return [], None
 
 
-def _is_ordered(function: Function, display: ast.expr) -> bool:
+@remembered
+def _displays(function: Function, source: Source) -> list[tuple[ast.AST, list[tuple[int, int]], bool]]:
+    """The displays and calls of a function, the spans of their constants, and whether the order of these matters."""
+    found = []
+    for node in source.walk(function):
+        if isinstance(node, ast.Call):
+            parts: Sequence[ast.expr | None] = source.find_combined(node)
+        else:
+            parts = node.values if isinstance(node, ast.Dict) else getattr(node, "elts", ())
+        spans = [source.span(part) for part in parts if isinstance(part, ast.Constant)]
+        ordered = isinstance(node, ast.List | ast.Tuple) and _is_ordered(function, node, source)
+        if spans:
+            found.append((node, spans, ordered or isinstance(node, ast.Dict)))
+    return found
+
+
+def _is_ordered(function: Function, display: ast.expr, source: Source) -> bool:
     """Whether a list or tuple is a whole side of an equation, so that its order matters."""
-    for node in ast.walk(function):
+    for node in source.walk(function):
         match node:
             case ast.Compare(ops=[ast.Eq()]) if display in (node.left, *node.comparators):
                 return True

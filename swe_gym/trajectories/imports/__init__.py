@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from ...door import load as _load
 from ...errors import UsageError, wrong_fields
 from ...files import whole_lines
 from ...registry import Registry
+from ...registry import load as _load
 from ...tables import scan_table
 from ...types import JsonObject
 from ..records import kind_of, parse_line
 from ..trajectory import Trajectory
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .chat import text_of as text_of
 
 else:

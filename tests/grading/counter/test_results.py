@@ -103,6 +103,25 @@ def test_large_values() -> None:
     assert drawn(10**4000, 3) == drawn(3, 10**4000) == []
 
 
+class CountingRandom(Random):
+    """Counts how often it is asked for bits."""
+
+    asked = 0
+
+    def getrandbits(self, k: int, /) -> int:
+        self.asked += 1
+        return super().getrandbits(k)
+
+
+def test_nested_values_take_few_draws() -> None:
+    days = ["2024-02-29", "2024-03-31", "2024-04-30"]
+    right: Any = {"days": [[days, days[:2]], [days[1:], days]]}
+    rng = CountingRandom(0)
+    wrong = ast.literal_eval(repr(right).replace("30", "28").replace("31", "29"))
+    assert other_results(right, wrong, LANGUAGE, rng, COUNT)
+    assert rng.asked < 20_000
+
+
 VALUES = st.recursive(
     st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
