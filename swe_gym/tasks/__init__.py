@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .file import FileSource as FileSource
     from .file import is_place_of_tasks as is_place_of_tasks
     from .file import write_tasks as write_tasks
-    from .harbor import resolve_variables as resolve_variables
     from .hub import check_hub as check_hub
     from .hub import push_files as push_files
     from .local import LocalSource as LocalSource

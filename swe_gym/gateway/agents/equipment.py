@@ -9,8 +9,8 @@ from typing import Self
 
 from pydantic import ValidationError, field_validator, model_validator
 
-from ...errors import TaskError, UsageError, wrong_fields
-from ...tasks import resolve_variables
+from ...errors import UsageError, wrong_fields
+from ...toml import resolve_variables
 from ...types import Frozen, JsonMapping
 from .base import Agent
 
@@ -72,7 +72,7 @@ class EquippedAgent(Agent):
     def _read(self) -> Self:
         try:
             _ = (self.servers, self.skill_files)  # mistakes are found before anything starts
-        except (UsageError, TaskError, OSError) as error:
+        except (UsageError, OSError) as error:
             raise ValueError(str(error)) from error
         return self
 
@@ -119,8 +119,7 @@ def read_servers(file: Path, variables: tuple[str, ...]) -> dict[str, McpServer]
         variables: Variables of this machine that it may name.
 
     Raises:
-        UsageError: The file or a field of it is invalid.
-        TaskError: It names another variable.
+        UsageError: The file or a field of it is invalid, or it names another variable.
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
