@@ -26,6 +26,8 @@ COMMANDS = {
     "export": ("export:export", "Convert trajectories to the format of another system."),
     "import": ("export:import_", "Convert trajectories from the format of another system."),
     "validate": ("validate:validate", "Check that tasks are usable."),
+    "certify": ("certify:certify", "Judge rewarded attempts anew, and certify what was found."),
+    "regrade": ("certify:regrade", "Judge the attempts of a run anew, and compare the rewards."),
     "serve": ("serve:serve", "Offer an environment to trainers on other machines."),
     "mcp": ("mcp:mcp", "Offer a task to an MCP client."),
     "train": ("train:train", "Train a language model on an environment."),

@@ -2,7 +2,6 @@
 
 import datetime
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +22,7 @@ from .options import (
     SandboxOptions,
     SourceOptions,
     Times,
+    ValidationRecord,
     Workers,
     executor_options,
 )
@@ -42,9 +42,7 @@ def validate(
     workers: Workers = 2,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
-    record: Annotated[
-        Path | None, typer.Option("--record", "-r", help="JSONL file of results. A second run resumes from it.")
-    ] = None,
+    record: ValidationRecord = None,
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
     counter: Counters = CounterScope.few,
