@@ -4,7 +4,6 @@ Such a task is judged as Harbor does it: its own script runs in the sandbox in w
 that it writes is believed.
 """
 
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,11 @@ from pathlib import Path
 from ..dockerfile import Dockerfile
 from ..errors import TaskError, UsageError
 from ..task_folder import TaskFolder
+from ..toml import resolve_variables
 from ..types import FileContent, Healthcheck, ImageBuild, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
 from .base import ListedSource
 from .dataset import facts, task_name
 from .harbor_config import HarborConfig, is_root, read_config
-
-VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
-"""A value that Harbor takes from its own machine. Other values are literal, as in Harbor."""
 
 CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 """A line at the start of an instruction that Harbor does not show."""
@@ -83,7 +80,7 @@ class HarborSource(ListedSource[Path]):
             problem_statement=without_canary(folder.text("instruction.md")).strip(),
             image=image,
             workdir=dockerfile.choose_workdir(config.environment.workdir or self._workdir),
-            env=resolve_variables(config.environment.env, self._variables, f"{place}: environment.env"),
+            env=_fill_in(config.environment.env, self._variables, f"{place}: environment.env"),
             difficulty=str(metadata.get("difficulty", "")),
             tags=tuple(map(str, tags)) if isinstance(tags, list) else config.task.keywords,
             metadata=_metadata(config),
@@ -106,12 +103,12 @@ class HarborSource(ListedSource[Path]):
         return RewardScript(
             script="/tests/test.sh",
             files={f"/tests/{name}": file for name, file in tests.items()},
-            env=resolve_variables(config.verifier.env, self._variables, f"{place}: verifier.env"),
+            env=_fill_in(config.verifier.env, self._variables, f"{place}: verifier.env"),
             user=None if config.verifier.user is None else str(config.verifier.user),
             healthcheck=_healthcheck(config),
             solve="/solution/solve.sh" if "solve.sh" in solution else "",
             solution={f"/solution/{name}": file for name, file in solution.items()},
-            solution_env=resolve_variables(config.solution.env, self._variables, f"{place}: solution.env"),
+            solution_env=_fill_in(config.solution.env, self._variables, f"{place}: solution.env"),
         )
 
     def _image_of(self, config: HarborConfig, dockerfile: Dockerfile, task_id: str) -> tuple[str, ImageBuild | None]:
@@ -122,32 +119,19 @@ class HarborSource(ListedSource[Path]):
         return dockerfile.choose_image(environment.docker_image, task_id, environment.build_timeout_sec)
 
 
-def resolve_variables(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
-    """Return variables with the values of this machine where a task asks for them and may have them.
-
-    Args:
-        env: Variables of a task. A value `${NAME}` or `${NAME:-default}` is that of another variable.
-        allowed: Names of this machine's variables that the task may have. With a default, others are not read.
-        place: File and field, for messages.
+def _fill_in(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
+    """Return variables with the values of this machine; see `resolve_variables`.
 
     Raises:
-        TaskError: A variable is not allowed or not set, and has no default.
+        TaskError: A variable is not allowed or not set, or a value has a `{workdir}`.
     """
-    values = {}
     for name, value in env.items():
-        match = VARIABLE.fullmatch(value)
         if "{workdir}" in value:
             raise TaskError(f"{place}.{name} = {value!r}: {{workdir}} has another meaning here. Write the folder")
-        if match is None:
-            values[name] = value
-            continue
-        wanted, default = match.groups()
-        found = os.environ.get(wanted) if wanted in allowed else None
-        if found is None and default is None:
-            why = "is not set on this machine" if wanted in allowed else f"may not be read. Pass variables=[{wanted!r}]"
-            raise TaskError(f"{place}.{name} = {value!r}: the variable {wanted} {why}")
-        values[name] = default if found is None else found
-    return values
+    try:
+        return resolve_variables(env, allowed, place)
+    except UsageError as error:
+        raise TaskError(str(error)) from error
 
 
 def without_canary(text: str) -> str:
