@@ -44,7 +44,7 @@ from swe_gym.grading.judge import Judge
 from swe_gym.grading.patch import Patch, apply_diff, take_patch
 from swe_gym.grading.probe import forget
 from swe_gym.grading.protect import Protection
-from swe_gym.grading.seal import hidden_places, seal
+from swe_gym.grading.seal import hidden_places, seal_workspace
 from swe_gym.grading.staging import Stage
 from swe_gym.sandboxes import Sandbox
 from swe_gym.tasks import TaskSource
@@ -173,7 +173,7 @@ def gold_patch(task: Task, open_box: Opener) -> Patch:
     """Return the gold patch as a policy's work."""
     with open_box(task) as fresh, open_box(task) as box:
         apply_diff(box, task.oracle.gold_patch, what="the gold patch")
-        seal(task, box)
+        seal_workspace(task, box)
         return take_patch(box, fresh, hidden=hidden_places(task, fresh))
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from common import LiveTable
 from rich.console import Console
 
-from swe_gym.cli.bench_rollout import Cpu, level_table, measure
+from swe_gym.cli.bench import Cpu, level_table, measure
 from swe_gym.trajectories.run_folder import FAILED, TRAJECTORIES, read_index
 from swe_gym.trajectories.trajectory import Trajectory
 

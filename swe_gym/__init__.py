@@ -7,9 +7,9 @@ datasets with Gymnasium.
 import logging
 from typing import TYPE_CHECKING
 
-from .door import homes as _homes
-from .door import load as _load
 from .envs.registration import register_families as _register_families
+from .registry import homes as _homes
+from .registry import load as _load
 
 __version__ = "0.1.0"
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from .grading.patch import Patch as Patch
     from .rollout.episode import play as play
     from .rollout.policies import make_policies as make_policies
+    from .rollout.policies.base import Policy as Policy
+    from .rollout.policies.base import PolicyFactory as PolicyFactory
+    from .rollout.policies.base import PolicyReport as PolicyReport
+    from .rollout.policies.base import ReportingPolicy as ReportingPolicy
     from .rollout.policies.gold import GoldPolicy as GoldPolicy
     from .rollout.policies.scripted import EmptyPolicy as EmptyPolicy
     from .rollout.policies.scripted import ScriptedPolicy as ScriptedPolicy
-    from .rollout.policy import Policy as Policy
-    from .rollout.policy import PolicyFactory as PolicyFactory
-    from .rollout.policy import PolicyReport as PolicyReport
-    from .rollout.policy import ReportingPolicy as ReportingPolicy
     from .sandboxes import Sandbox as Sandbox
     from .sandboxes import SandboxSpec as SandboxSpec
     from .sandboxes import open_sandbox as open_sandbox

@@ -17,6 +17,7 @@ SweGymError
 ├── PolicyError                           the policy's model returned no action: no reward, not reward 0
 ├── GradingError                          the grader failed: no reward, not reward 0
 └── TaskError                             the task is broken
+    ├── DiffError                         a diff does not apply
     └── MissingInterpreter                this machine lacks the Python that the task needs
 """
 
@@ -167,6 +168,10 @@ class GradingError(SweGymError):
 
 class TaskError(SweGymError):
     """The task is broken: an invalid row, a gold patch that does not apply, no interpreter."""
+
+
+class DiffError(TaskError):
+    """A git diff does not apply, or is not one. The task is broken if the diff is the task's."""
 
 
 class MissingInterpreter(TaskError):

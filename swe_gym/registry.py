@@ -1,14 +1,18 @@
-"""Registries of backends, task sources, tools, graders, rewards and so on.
+"""Names whose targets are imported when they are first used: in registries, and at the doors of packages.
 
-A registry maps names to `"module:attribute"` and imports a target on first use. Wherever a name works, a dotted path
-(`"my_package.my_module:MyBackend"`) and an entry point of the registry's group
+A registry maps the names of backends, task sources, tools, graders, rewards and so on to `"module:attribute"`. Wherever
+a name works, a dotted path (`"my_package.my_module:MyBackend"`) and an entry point of the registry's group
 (`[project.entry-points."swe_gym.backends"]`) work too.
 """
 
+import ast
+import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from .errors import MissingDependency, UsageError, unknown_name
@@ -87,3 +91,27 @@ class Registry(Mapping[str, str], Generic[T_co]):
         if name not in plugins:
             raise unknown_name(self.kind, name, {*self._table, *plugins})
         return plugins[name]
+
+
+@functools.cache
+def homes(package: str) -> dict[str, str]:
+    """Return public name -> module, as the `if TYPE_CHECKING:` block of a package's `__init__` imports them."""
+    file = sys.modules[package].__file__
+    assert file is not None
+    body = ast.parse(Path(file).read_text(encoding="utf-8")).body
+    blocks = [node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    nodes = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom) and node.level]
+    return {alias.asname or alias.name: f".{node.module}" for node in nodes for alias in node.names}
+
+
+def load(package: str, name: str) -> object:
+    """Import a public name of a package, and keep it there. `__getattr__` of the package calls it.
+
+    Raises:
+        AttributeError: The package has no such name.
+    """
+    if name.startswith("__") or name not in homes(package):
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(homes(package)[name], package), name)
+    setattr(sys.modules[package], name, value)
+    return value

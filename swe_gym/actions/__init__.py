@@ -6,7 +6,7 @@ prompt that teaches a model its tools and the format. `docs/tools/actions.md` de
 
 from .arguments import check_text, convert_arguments, properties_of, shell_tool
 from .parse import parse_action
-from .render import describe_tools, render_call, require_shell, resolve_format
+from .render import describe_tools, render_call, render_possible, require_shell, resolve_format
 from .scan import FORMATS, FoundCall, TooManyCalls, find_calls
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "parse_action",
     "properties_of",
     "render_call",
+    "render_possible",
     "require_shell",
     "resolve_format",
     "shell_tool",

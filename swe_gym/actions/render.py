@@ -1,8 +1,9 @@
 """Renders calls, and the part of a prompt that teaches the tools and the format."""
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import UsageError, unknown_name
 from ..types import ToolCall, ToolSpec
@@ -41,6 +42,15 @@ def render_call(call: ToolCall, format: str = DEFAULT_FORMAT) -> str:
         body["id"] = call.call_id
     text = _json(body, call.name)
     return f"<tool_call>\n{text}\n</tool_call>" if name == "hermes" else text
+
+
+def render_possible(calls: Iterable[ToolCall], format: str) -> tuple[str, ...]:
+    """Render the calls that a format can express."""
+    rendered = []
+    for call in calls:
+        with contextlib.suppress(UsageError):
+            rendered.append(render_call(call, format))
+    return tuple(rendered)
 
 
 def resolve_format(format: str) -> str:

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .row_agent import RowAgent as RowAgent
     from .server import EnvServer as EnvServer
     from .session import make_env as make_env

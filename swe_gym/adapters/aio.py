@@ -20,7 +20,7 @@ from typing import Any
 import gymnasium
 
 from ..errors import PolicyError
-from ..rollout.policy import Policy
+from ..rollout.policies import Policy
 from ..rollout.tokens import Completion
 from ..spaces import Info
 from .episodes import Episode, EpisodeBatch, MakeEnv, MakePolicy, Slot

@@ -17,10 +17,9 @@ import gymnasium
 
 from ..envs import SweEnv
 from ..errors import TaskError
-from ..rollout.attempt import EpisodeJob
-from ..rollout.policy import Policy
-from ..rollout.pool import EpisodePool
-from ..trajectories.trajectory import Trajectory
+from ..rollout import EpisodeJob, EpisodePool
+from ..rollout.policies import Policy
+from ..trajectories import Trajectory
 from .rows import Row, segment_row
 
 logger = logging.getLogger(__name__)

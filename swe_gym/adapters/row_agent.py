@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from ..envs import SweEnv, make_env
 from ..errors import PolicyError, UsageError, wrong_fields
-from ..rollout.policy import Policy
+from ..rollout.policies import Policy
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy
 from ..types import Frozen, JsonMapping, JsonObject
 from .aio import AwaitedGenerator, Sample, play

@@ -13,9 +13,9 @@ from gymnasium.spaces import Text
 from .. import envs
 from ..envs import SANDBOX_FAILED, WORLD_ERRORS, ToolEnv
 from ..errors import SandboxError, UsageError
-from ..rollout.plan import public
+from ..rollout import without_secrets
 from ..spaces import Unicode
-from ..trajectories.trajectory import MAX_PATCH, shortened
+from ..trajectories import MAX_PATCH, shortened
 from ..types import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ def _space(space: Any) -> JsonObject:
 
 
 def _tool_state(env: ToolEnv) -> JsonObject:
-    state = {"config": public(env.config), "tools": [spec.model_dump(mode="json") for spec in env.tools]}
+    state = {"config": without_secrets(env.config), "tools": [spec.model_dump(mode="json") for spec in env.tools]}
     try:
         stats = {name: value for name, value in env.stats.items() if name != "failure"}  # it may quote hidden tests
         return {**state, "stats": stats, "judged_diff": shortened(env.judged_diff, MAX_PATCH)}

@@ -20,9 +20,8 @@ from ..rollout.tokens import ChatTemplate, Completion
 from ..spaces import Info
 from ..types import JsonMapping
 from .episodes import Episode
-from .metrics import known_numbers, outcome_shares
 from .row_agent import RowAgent
-from .rows import single_row
+from .rows import known_numbers, outcome_shares, single_row
 
 try:
     from skyrl.train.generators.base import GeneratorInterface

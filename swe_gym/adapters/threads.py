@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .. import threads
-from ..rollout.pool import TICK
+from ..rollout import TICK
 
 Result = TypeVar("Result")
 

@@ -21,7 +21,7 @@ from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
 from ..types import JsonObject
 from .episodes import EpisodeBatch, Slot
-from .metrics import METRICS, known_numbers
+from .rows import METRICS, known_numbers
 from .threads import in_thread
 
 try:

@@ -15,12 +15,11 @@ from uuid import uuid4
 
 from ..errors import MissingDependency, UsageError
 from ..rollout.tokens import Completion
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from ..types import JsonObject
 from .episodes import Episode
-from .metrics import METRICS, known_numbers
 from .row_agent import RowAgent, completion_of
-from .rows import Row
+from .rows import METRICS, Row, known_numbers
 
 try:
     from omegaconf import OmegaConf

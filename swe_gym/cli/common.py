@@ -25,6 +25,8 @@ from ..types import Frozen, JsonObject, Task
 from .options import MATCH_HELP
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
+    from rich.progress import Progress
+
     from ..envs import SweEnv
 
 Kind = TypeVar("Kind")
@@ -365,6 +367,27 @@ def format_cost(run: RunSummary) -> str:
     if run.cost is None:
         return "unknown" if run.prompt_tokens + run.completion_tokens + run.requests else ""
     return f"${run.cost:,.2f}"
+
+
+def progress_bar(console: Console, verb: str, total: int) -> "Progress":
+    """Return the progress bar of a command on many tasks or images; it is shown on terminals only."""
+    from rich.progress import (  # most commands have none
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    return Progress(
+        TextColumn(f"{verb} {{task.description}}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal or not total,
+    )
 
 
 def make_table(*headers: str) -> Table:

@@ -14,11 +14,9 @@ from rich.text import Text
 
 from ..actions import render_call
 from ..envs import register_families
-from ..rollout.attempt import EpisodeJob
-from ..rollout.policies import GoldPolicy, ScriptedPolicy
-from ..rollout.policy import Policy
-from ..rollout.pool import EpisodePool
-from ..trajectories.trajectory import Trajectory
+from ..rollout import EpisodeJob, EpisodePool
+from ..rollout.policies import GoldPolicy, Policy, ScriptedPolicy
+from ..trajectories import Trajectory
 from ..types import JsonObject, Task, ToolCall
 from .common import headline, make_table, matching, open_console, open_source
 from .common import sandbox_options as parse_sandbox_options

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
+from ..trajectories import Trajectory
 from ..trajectories.exports import EXPORTERS, export_trajectories
 from ..trajectories.imports import IMPORTERS, import_trajectories
 from ..trajectories.run_folder import open_trajectories
-from ..trajectories.trajectory import Trajectory
 from .common import open_console
 from .options import Match
 
@@ -20,7 +20,10 @@ Attempt = Annotated[int | None, typer.Option(min=0, help="Only this attempt at e
 
 def export(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or trajectory file.")],
-    output: Annotated[Path, typer.Argument(metavar="FILE", help="Output file: .jsonl, .json or .parquet.")],
+    output: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Output file: .jsonl, .json or .parquet; for atif, also a new folder."),
+    ],
     to: Annotated[str, typer.Option("--to", "-t", help=f"Format: {', '.join(EXPORTERS)}.")] = "sft",
     match: Match = "*",
     attempt: Attempt = None,
@@ -48,7 +51,7 @@ def import_(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="Trajectory file to append to.")],
     form: Annotated[str, typer.Option("--from", "-f", help=f"Format: auto, {', '.join(IMPORTERS)}.")] = "auto",
 ) -> None:
-    """Convert trajectories of R2E-Gym, debug-gym or a chat dataset to swe_gym's format.
+    """Convert trajectories of Harbor (ATIF), R2E-Gym, debug-gym or a chat dataset to swe_gym's format.
 
     If a row is broken, the error names it and nothing is written.
     """

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from ..errors import UsageError
 from ..sandboxes.images import ArchiveSource, ImageName, ImageSource, ImageStore, engine_source
-from .bars import progress_bar
-from .common import make_table, open_console, print_json
+from .common import make_table, open_console, print_json, progress_bar
 from .images import app, count_images, for_each
 from .options import AsJson, Engine, Match, Source, SourceOptions, Timeout, Workers
 

@@ -19,8 +19,7 @@ from ..sandboxes import SandboxSpec, default_image, open_sandbox
 from ..tasks import write_tasks
 from ..toml import parse_pairs
 from ..types import JsonObject, Task
-from .bars import progress_bar
-from .common import make_table, matching, open_console, open_source, print_json
+from .common import make_table, matching, open_console, open_source, print_json, progress_bar
 from .options import (
     BASE_IMAGE,
     SOURCE,

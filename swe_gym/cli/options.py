@@ -1,6 +1,7 @@
 """Options that several commands take. Each is declared once and means the same in all of them."""
 
 import enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -61,6 +62,10 @@ MaxTurns = Annotated[int | None, typer.Option("--max-turns", min=1, help="Steps 
 Workers = Annotated[int, WORKERS]
 Times = Annotated[
     int, typer.Option("--times", "-k", min=1, help="Test runs in each state, with the gold patch and without it.")
+]
+ValidationRecord = Annotated[
+    Path | None,
+    typer.Option("--record", "-r", help="JSONL file of validation results. A second run resumes from it."),
 ]
 Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Seconds per image or upload.")]
 Engine = Annotated[

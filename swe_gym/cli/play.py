@@ -14,10 +14,10 @@ from rich.text import Text
 
 from ..envs import SweEnv
 from ..errors import SandboxError
-from ..rollout.episode import play as play_episode
+from ..rollout import play as play_episode
 from ..rollout.policies import HumanPolicy
 from ..spaces import StepResult
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from ..wrappers import RecordTrajectory
 from .common import open_console, open_env
 from .common import sandbox_options as parse_sandbox_options

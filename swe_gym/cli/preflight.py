@@ -10,10 +10,8 @@ from ..envs import task_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway import kit_bytes
 from ..gateway.agents import make_agent
-from ..rollout.budget import check_price
-from ..rollout.engine import RolloutOptions
+from ..rollout import Plan, RolloutOptions, check_price
 from ..rollout.executors import EXECUTORS, ON_THIS_MACHINE
-from ..rollout.plan import Plan
 from ..rollout.policies import POLICIES, check_policy, make_policies
 from ..sandboxes import Finding, Sandbox, SandboxSpec, default_backend, load_backend
 from ..tasks import TaskSource
@@ -23,7 +21,7 @@ from .agents import ready_kit
 
 if TYPE_CHECKING:
     from ..rollout.policies import LLMPolicies, ServerFacts
-    from ..trajectories.trajectory import Prices
+    from ..trajectories import Prices
 
 MOST_TASKS = 5000
 """Number of tasks that are checked."""

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..rollout.replay import replay as replay_trajectory
+from ..rollout import replay_trajectory
 from ..types import JsonObject
 from .common import open_console, print_json
 from .common import sandbox_options as parse_sandbox_options

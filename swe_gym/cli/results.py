@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..trajectories.trajectory import ModelServer
+from ..trajectories import ModelServer
 from ..types import JsonObject
 from ..viewer import RESULTS
 from .common import make_table

@@ -12,10 +12,8 @@ from typer.core import TyperCommand
 from ..cache import cache_folder
 from ..envs import shared_source
 from ..errors import UsageError
-from ..rollout.engine import RolloutOptions, RolloutStopped
-from ..rollout.engine import rollout as play_plan
-from ..rollout.plan import Plan, hash_config
-from ..rollout.progress import Progress
+from ..rollout import Plan, Progress, RolloutOptions, RolloutStopped, hash_config
+from ..rollout import rollout as play_plan
 from ..tasks import TaskSource
 from ..trajectories.run_folder import check_run
 from ..types import JsonMapping, JsonObject, Task

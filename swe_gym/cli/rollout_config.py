@@ -7,9 +7,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from ..errors import UsageError, wrong_fields
 from ..gateway.agents import AGENTS
-from ..rollout.budget import RolloutBudget
-from ..rollout.engine import RolloutOptions
-from ..rollout.plan import Plan
+from ..rollout import Plan, RolloutBudget, RolloutOptions
 from ..tasks import TaskSource, is_place_of_tasks
 from ..toml import check_names, keep_texts, override, parse_pairs, read_toml
 from ..types import Frozen, JsonMapping, JsonObject

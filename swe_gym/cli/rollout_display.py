@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..rollout.progress import Progress
-from ..trajectories.trajectory import Usage
+from ..rollout import Progress
+from ..trajectories import Usage
 from .common import make_table
 
 LINE_EVERY = 10.0

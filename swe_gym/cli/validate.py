@@ -2,7 +2,6 @@
 
 import datetime
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,8 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..tasks import TaskRecord, read_records
-from .bars import progress_bar
-from .common import TaskFilter, open_console, open_source, print_json, takes_filter
+from .common import TaskFilter, open_console, open_source, print_json, progress_bar, takes_filter
 from .common import sandbox_options as parse_sandbox_options
 from .options import (
     SOURCE_HELP,
@@ -24,6 +22,7 @@ from .options import (
     SandboxOptions,
     SourceOptions,
     Times,
+    ValidationRecord,
     Workers,
     executor_options,
 )
@@ -43,9 +42,7 @@ def validate(
     workers: Workers = 2,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
-    record: Annotated[
-        Path | None, typer.Option("--record", "-r", help="JSONL file of results. A second run resumes from it.")
-    ] = None,
+    record: ValidationRecord = None,
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
     counter: Counters = CounterScope.few,

@@ -1,4 +1,4 @@
-"""`swe-gym view`: show a run in the browser."""
+"""`swe-gym view` and `swe-gym report`: show runs in the browser, or write them to HTML files."""
 
 import contextlib
 import webbrowser
@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from ..viewer import ViewServer
+from ..errors import UsageError
+from ..trajectories.run_folder import holds_runs
+from ..viewer import (
+    MOST_EPISODES,
+    PAGE,
+    Report,
+    TrainingReport,
+    ViewServer,
+    is_training,
+    write_curves,
+    write_report,
+    write_site,
+    write_training_report,
+)
 from .common import open_console
 
 
@@ -26,3 +39,87 @@ def view(
         if open_:
             webbrowser.open(server.url)
         server.wait()
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders, trajectory files, or run folders of `swe-gym train`."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="HTML file or folder (default: NAME.html; report for several runs)."),
+    ] = None,
+    with_verdicts: Annotated[
+        bool,
+        typer.Option("--with-verdicts", help="Include verdicts, which name hidden tests and quote their output."),
+    ] = False,
+    most_episodes: Annotated[
+        int, typer.Option(min=0, help="Episodes of a run that can be opened. The table and the plots show all.")
+    ] = MOST_EPISODES,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", help="Write the curves of training runs to this SVG file.")
+    ] = None,
+) -> None:
+    """Write a run to one HTML file, or several runs to a folder to publish. Neither needs a server.
+
+    The page is that of `swe-gym view`. Verdicts are left out unless --with-verdicts is set, because they name hidden
+    tests. Several training runs share one HTML file.
+    """
+    trained = [is_training(path) for path in runs]
+    if any(trained):
+        _report_training(runs, trained, output, svg)
+        return
+    if svg is not None:
+        raise UsageError(f"--svg needs training runs, and {runs[0]} is not one")
+    several = len(runs) > 1 or holds_runs(runs[0])
+    target = output or Path("report" if several else f"{runs[0].resolve().stem}.html")
+    console = open_console()
+    if target.suffix != ".html":
+        written = write_site(runs, target, with_verdicts=with_verdicts, most_episodes=most_episodes)
+        place = f". Open {target / PAGE}, or copy the folder to a web server"
+    elif several:
+        raise UsageError(f"{target}: several runs make a folder, not one file: remove .html")
+    else:
+        written = write_report(runs[0], target, with_verdicts=with_verdicts, most_episodes=most_episodes)
+        place = ""
+    console.print(f"{target}: {_content(written, several=not target.suffix, with_verdicts=with_verdicts)}{place}")
+
+
+def _content(written: Report, *, several: bool, with_verdicts: bool) -> str:
+    """Return what was written, in words."""
+    runs = f"{written.runs} run{'' if written.runs == 1 else 's'}, " if several else ""
+    readable = "" if written.readable == written.episodes else f", {written.readable:,} can be opened"
+    kept = "with verdicts: they name hidden tests" if with_verdicts else "without verdicts"
+    return f"{runs}{written.episodes:,} episodes{readable}, {_size(written.size)}, {kept}"
+
+
+def _report_training(runs: list[Path], trained: list[bool], output: Path | None, svg: Path | None) -> None:
+    """Write training runs to one HTML file, or their curves to an SVG file.
+
+    Raises:
+        UsageError: A run is not a training run, or a name has another suffix.
+    """
+    if not all(trained):
+        raise UsageError(
+            f"{runs[trained.index(False)]} is not a training run, and {runs[trained.index(True)]} is one: write a "
+            "report for each kind"
+        )
+    if svg is not None and svg.suffix != ".svg":
+        raise UsageError(f"{svg}: the name must end with .svg")
+    target = output or Path(f"{runs[0].resolve().stem if len(runs) == 1 else 'training'}.html")
+    if target.suffix != ".html":
+        raise UsageError(f"{target}: the name must end with .html")
+    if svg is not None:
+        _say(svg, write_curves(runs, svg))
+    if svg is None or output is not None:
+        _say(target, write_training_report(runs, target))
+
+
+def _say(target: Path, written: TrainingReport) -> None:
+    runs = "training run" if written.runs == 1 else "training runs"
+    open_console().print(f"{target}: {written.runs} {runs}, {written.updates:,} updates, {_size(written.size)}")
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size > 1e6 else f"{max(1, round(size / 1e3))} kB"

@@ -19,9 +19,7 @@ from pathlib import Path
 
 from ..commands import run_command
 from ..errors import UsageError
-from ..grading.plan import parse_command
-from ..grading.protect import Protection
-from ..grading.reporter import STEADY_ENV
+from ..grading import STEADY_ENV, Protection, parse_command
 from ..guard import TemporaryFolder
 from ..guests import bundle
 from ..sandboxes import default_image

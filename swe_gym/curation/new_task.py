@@ -21,11 +21,7 @@ from packaging.version import InvalidVersion, Version
 from ..commands import run_command, tail
 from ..envs import SandboxGroup
 from ..errors import TaskError, UsageError
-from ..grading.diff import file_diff
-from ..grading.graders import find_statuses
-from ..grading.patch import EXECUTABLE, LINK, REGULAR, apply_diff
-from ..grading.reporter import STEADY_ENV
-from ..grading.staging import put_tests_in
+from ..grading import EXECUTABLE, LINK, REGULAR, STEADY_ENV, apply_diff, file_diff, find_statuses, put_tests_in
 from ..index import Sdist, find_sdists
 from ..sandboxes.contents import git_program, list_installed, prepare_python, prepare_workspace
 from ..types import GitWorkspace, Json, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..envs import SandboxGroup
-from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
+from ..errors import DiffError, GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
 from ..files import append_lines
-from ..grading import CounterOptions, grade
+from ..grading import CounterOptions, apply_diff, grade
 from ..grading.counter import NATURAL, Scope
 from ..grading.in_place import grade_in_place, run_solution
-from ..grading.patch import apply_diff
+from ..rollout import DriverLink, EpisodePool, Executor, Job
 from ..rollout.executors import open_executor
-from ..rollout.pool import DriverLink, EpisodePool, Executor, Job
 from ..tasks import TaskRecord, TaskSource, digest, read_records
 from ..types import JsonObject, Task, TestStatus, Verdict
 
@@ -104,25 +103,34 @@ def _validate_tasks(settings: "_Settings", names: Sequence[str], workers: int, p
                 raise check.lost
 
 
-def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = None) -> tuple[Verdict, dict[str, str]]:
+def judge_diff(
+    group: SandboxGroup, diff: str, counter: CounterOptions | None = None, *, claimed: bool = False
+) -> tuple[Verdict, dict[str, str]]:
     """Judge a diff as the end of an episode would.
 
     Args:
         group: Opens the sandboxes.
         diff: A git diff.
         counter: Scope of the counter-tests.
+        claimed: Whether the diff is a policy's work. If it does not apply, the work is not resolved; otherwise the task
+            is broken.
 
     Returns:
         The verdict, and `isolation` and `image` of the sandbox for a record.
     """
     sandbox = group.open_sealed()
     try:
-        apply_diff(sandbox, diff, what="the gold patch")
+        where = {"isolation": sandbox.capabilities.isolation, "image": sandbox.image_digest}
+        try:
+            apply_diff(sandbox, diff, what="the patch" if claimed else "the gold patch")
+        except DiffError as error:
+            if not claimed:
+                raise
+            return Verdict(resolved=False, reason=str(error)), where
         patch, fresh = group.take_work(sandbox)
     finally:
         group.drop(sandbox)
     try:
-        where = {"isolation": fresh.capabilities.isolation, "image": fresh.image_digest}
         return grade(group.task, patch, fresh, group.fresh, counter=counter), where
     finally:
         group.drop(fresh)

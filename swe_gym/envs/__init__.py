@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .arguments import check_sandbox as check_sandbox
     from .arguments import shared_source as shared_source
     from .arguments import warn_of_time_limit as warn_of_time_limit

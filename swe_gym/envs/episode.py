@@ -9,7 +9,7 @@ import time
 from typing import Literal
 
 from ..errors import GradingError, SandboxError, TaskError
-from ..grading.patch import Patch
+from ..grading import Patch
 from ..sandboxes import Sandbox
 from ..spaces import Info
 from ..tools import ToolContext, shorten

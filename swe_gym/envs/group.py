@@ -11,9 +11,8 @@ from concurrent.futures import Future
 from typing import NamedTuple, Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxStartError
+from ..grading import Patch, apply_start, hidden_places, list_work, seal_workspace, take_patch
 from ..grading.in_place import begin_in_place
-from ..grading.patch import Patch, list_work, take_patch
-from ..grading.seal import apply_start, hidden_places, seal
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool, WarmSandbox, gate, load_backend, make_spec
 from ..threads import in_thread
 from ..types import JsonObject, Task
@@ -119,7 +118,7 @@ class SandboxGroup:
         if self.task.oracle.in_place:
             begin_in_place(self.task, sandbox)  # the image is as the task means it: nothing is hidden
         else:
-            seal(self.task, sandbox)
+            seal_workspace(self.task, sandbox)
         return sandbox
 
     def open(self) -> Sandbox:

@@ -11,10 +11,15 @@ from gymnasium.envs.registration import EnvSpec, VectorizeMode
 
 from ..errors import UsageError, unknown_name
 from ..spaces import AnyEnv
-from ..tasks import ENV_IDS
+from ..tasks import CATALOG
 
 if TYPE_CHECKING:
     from ..types import Json, JsonObject  # with pydantic, which is imported late
+
+ENV_IDS = {
+    f"SWE/{entry.family}-v0": f"swe_gym.envs.families:{entry.family}Env" for entry in CATALOG.values() if entry.family
+}
+"""Environment id -> entry point."""
 
 # `nondeterministic` stays False: the environment itself adds no randomness, so the same task, seed and actions give the
 # same bytes. A command that reads a clock or random numbers differs between runs because the policy asked for that; a

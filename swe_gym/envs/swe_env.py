@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 
-from ..actions import parse_action
+from ..actions import parse_action, render_possible
 from ..errors import (
     ActionError,
     AgentError,
@@ -28,11 +28,8 @@ from ..errors import (
     UsageError,
     unknown_name,
 )
-from ..grading import GRADERS, REWARDS, CounterOptions, grade
+from ..grading import GRADERS, REWARDS, CounterOptions, Patch, grade, signs_in_call, signs_in_work
 from ..grading.in_place import NoReward, blame, grade_in_place
-from ..grading.patch import Patch
-from ..grading.rewards import binary
-from ..grading.signs import signs_in_call, signs_in_work
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..tasks import LocalSource, TaskRecord, TaskSource, check_source, doubt, read_records
@@ -50,7 +47,6 @@ from .arguments import (
 from .episode import WORLD_ERRORS, EpisodeState, ShownTurn
 from .group import SandboxGroup, task_spec
 from .rendering import draw_turns, format_end, format_turn, format_turns
-from .samples import sample_actions
 from .tool_env import ToolEnv
 
 MAX_ACTION = 1_000_000
@@ -200,7 +196,7 @@ class SweEnv(ToolEnv):
         self._tools: list[Tool] = make_tools(tools)
         check_format(action_format, [tool.spec for tool in self._tools])
         self.render_mode = render_mode
-        self.action_space = Unicode(MAX_ACTION, examples=sample_actions(self._tools, action_format))
+        self.action_space = Unicode(MAX_ACTION, examples=_sample_actions(self._tools, action_format))
         self.observation_space = Unicode(max_observation)
         self._drawn: str | None = None  # task of the next episode, if it was drawn ahead of time
         self._set_up(opened)
@@ -684,7 +680,7 @@ class SweEnv(ToolEnv):
         """Take the work out of the policy's sandbox, close it, and grade the work in fresh ones."""
         episode.patch, fresh = episode.group.take_work(episode.sandbox)
         closing = episode.group.drop(episode.sandbox)  # it is not needed any more
-        complete = self._reward is not binary
+        complete = self._reward is not REWARDS.load("binary")
         verdict = self._grade(episode.task, episode.patch, fresh, episode.group, complete=complete)
         episode.signs += sorted(signs_in_work(episode.patch, verdict, episode.task.oracle))
         closing.result()  # processes of the policy that are still alive could have disturbed the tests
@@ -760,6 +756,12 @@ def _close_group(group: SandboxGroup, owner: int) -> None:
             group.close()
     else:
         closer.join(DROP_SECONDS)
+
+
+def _sample_actions(tools: Iterable[Tool], action_format: str) -> tuple[str, ...]:
+    """Return the tools' own harmless examples, for `action_space.sample()`."""
+    calls = (ToolCall(name=tool.name, arguments=dict(one)) for tool in tools for one in tool.examples)
+    return render_possible(calls, action_format) or ("",)  # without examples, an action without effect
 
 
 def _note_on_ignored(action: Action | None) -> str:

@@ -6,9 +6,9 @@ sandbox forwards. A `Sampler` answers the calls.
 
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .calls import tool_call as tool_call
     from .kits import Kit as Kit
     from .kits import build_kit as build_kit

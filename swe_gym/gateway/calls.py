@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
 from ..rollout.tokens import Completion
-from ..trajectories.trajectory import Usage
+from ..trajectories import Usage
 from ..types import JsonMapping, JsonObject
 from .parsing import arguments_of
 

@@ -30,6 +30,9 @@ ABOUT = "kit.json"
 NPM_NAMES = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64"}
 """Name of an architecture in Python -> in npm packages."""
 
+NODE_PACKAGE, NODE = "node-linux-{arch}", "22.23.3"
+"""Package with Node.js for `NodeKit`, and its version: it runs on glibc 2.28 and newer."""
+
 SITE = """\
 import os, site, sys
 home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -72,15 +75,48 @@ class NpmKit(Kit):
         machine = platform.machine()
         return text.format(arch=NPM_NAMES.get(machine, machine))
 
+    @property
+    def packages(self) -> list[str]:
+        """Arguments that name what npm installs."""
+        return [f"{self._fill(self.package)}@{self._fill(self.version)}"]
+
     def build(self, folder: Path, deadline: float) -> None:
-        """See `Kit.build`. Scripts of the package are not run."""
-        package = f"{self._fill(self.package)}@{self._fill(self.version)}"
+        """See `Kit.build`. Scripts of the packages are not run."""
         options = "--no-save --ignore-scripts --no-audit --no-fund --loglevel=error".split()
-        failure = f"npm cannot install {package}"
+        argv = ["npm", "install", "--prefix", str(folder), *options, *self.packages]
         try:
-            run_command(["npm", "install", "--prefix", folder, *options, package], deadline=deadline, failure=failure)
+            run_command(argv, deadline=deadline, failure=f"npm cannot install {self.package} {self.version}")
         except FileNotFoundError as error:
-            raise MissingDependency(f"{package} needs npm on this machine: install Node.js with npm") from error
+            raise MissingDependency(f"{self.package} needs npm on this machine: install Node.js with npm") from error
+
+
+class NodeKit(NpmKit):
+    """A package of the npm registry that brings all its code, with a Node.js of its own, which needs glibc.
+
+    Attributes:
+        script: Program in the package.
+        node: Version of Node.js.
+    """
+
+    script: str
+    node: str = NODE
+
+    @property
+    def argv(self) -> tuple[str, str]:
+        """Node.js and the program, as paths in the kit."""
+        return f"node_modules/{self._fill(NODE_PACKAGE)}/bin/node", f"{self.path}/{self.script}"
+
+    @property
+    def packages(self) -> list[str]:
+        """See `NpmKit.packages`."""
+        return [*super().packages, f"{self._fill(NODE_PACKAGE)}@{self.node}"]
+
+    def build(self, folder: Path, deadline: float) -> None:
+        """See `NpmKit.build`. Packages may leave it to their scripts to make programs executable."""
+        super().build(folder, deadline)
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink() and _is_program(path):
+                path.chmod(path.stat().st_mode | 0o111)
 
 
 class PythonKit(Kit):
@@ -158,6 +194,11 @@ def kit_bytes(folder: Path) -> int:
     """Return the size of a built kit in bytes."""
     size: int = json.loads((folder / ABOUT).read_text())["bytes"]
     return size
+
+
+def _is_program(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def _open_to_all(folder: Path) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..errors import PolicyError, UsageError
 from ..rollout.policies import TOKENS_PER_CHARACTER, LLMPolicies, action_of
 from ..rollout.tokens import Completion, read_completion
-from ..trajectories.trajectory import PolicyInfo
+from ..trajectories import PolicyInfo
 from ..types import JsonObject
 from .agents.base import Agent
 from .calls import NO_TOOLS, Answer, Call, Finish, arrange_system_messages, new_id, tool_call

@@ -13,11 +13,11 @@ import gymnasium
 
 from ..envs import SweEnv
 from ..errors import PolicyError, SandboxError, SandboxLost, UsageError
-from ..rollout.episode import RecordedEpisode
-from ..rollout.policy import EpisodeSettings
+from ..rollout import RecordedEpisode
+from ..rollout.policies import EpisodeSettings
 from ..sandboxes import Connection, Sandbox
 from ..spaces import Info, StepResult
-from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn, why_ended
+from ..trajectories import PolicyInfo, Trajectory, Turn, why_ended
 from ..types import ExecResult, JsonObject, ToolCall
 from .agents.base import Agent, Assignment, Launch
 from .kits import PLACE, build_kit

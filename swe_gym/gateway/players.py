@@ -10,10 +10,9 @@ import gymnasium
 
 from ..envs import SweEnv
 from ..errors import SandboxError, UsageError
-from ..rollout.policies import LLMPolicies
-from ..rollout.policy import PolicyFactory
+from ..rollout.policies import LLMPolicies, PolicyFactory
 from ..sandboxes import Connection
-from ..trajectories.trajectory import ModelServer, Prices
+from ..trajectories import ModelServer, Prices
 from ..types import JsonMapping
 from .agents import make_agent
 from .agents.base import Assignment

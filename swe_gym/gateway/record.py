@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ..trajectories.trajectory import Segment, Turn
+from ..trajectories import Segment, Turn
 from ..types import JsonObject
 from .history import AnsweredCall, CallPlace, side_calls
 from .parsing import arguments_of

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ..errors import PolicyError
-from ..trajectories.trajectory import PolicyInfo
+from ..trajectories import PolicyInfo
 from .calls import NO_TOOLS, Answer, Call, Refusal
 from .history import CallPlace
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from ..errors import PolicyError
-from ..rollout.budget import RolloutBudget
-from ..rollout.policy import PolicyReport
+from ..rollout import RolloutBudget
+from ..rollout.policies import PolicyReport
 from ..sandboxes import Connection
-from ..trajectories.trajectory import Turn, Usage
+from ..trajectories import Turn, Usage
 from ..types import Json, JsonObject
 from .calls import Answer, Call, Refusal, digest, digests_of
 from .flights import POLL, Flight, events_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import PolicyError
 from ..rollout.tokens import ChatTemplate, Completion, Generator
-from ..trajectories.trajectory import PolicyInfo, Usage
+from ..trajectories import PolicyInfo, Usage
 from ..types import JsonObject
 from .calls import Answer, Call, Finish, Tokens
 from .history import AnsweredCall, CallPlace

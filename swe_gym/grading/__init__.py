@@ -4,21 +4,43 @@ The grader "reward" is the exception: it judges the policy's own sandbox. See `i
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from ..errors import GradingError, TaskError, UsageError
 from ..registry import Registry
-from ..sandboxes import Sandbox
-from ..types import Reward, Task, TestStatus, Verdict
-from .base import Grader, OpenSandbox, PlainGrader, Ready
-from .counter import CounterOptions
-from .judge import Judge
-from .patch import Patch
-from .protect import Protection
-from .staging import Stage
+from ..registry import load as _load
+from ..types import Reward, Verdict
 
-__all__ = ["GRADERS", "REWARDS", "CounterOptions", "Grader", "grade"]
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
+    from .base import Grader as Grader
+    from .counter import CounterOptions as CounterOptions
+    from .diff import file_diff as file_diff
+    from .graders import find_statuses as find_statuses
+    from .judge import grade as grade
+    from .patch import EXECUTABLE as EXECUTABLE
+    from .patch import LINK as LINK
+    from .patch import REGULAR as REGULAR
+    from .patch import Patch as Patch
+    from .patch import apply_diff as apply_diff
+    from .patch import list_work as list_work
+    from .patch import take_patch as take_patch
+    from .plan import parse_command as parse_command
+    from .protect import Protection as Protection
+    from .protect import hidden_files as hidden_files
+    from .reporter import STEADY_ENV as STEADY_ENV
+    from .seal import apply_start as apply_start
+    from .seal import hidden_places as hidden_places
+    from .seal import seal_workspace as seal_workspace
+    from .signs import signs_in_call as signs_in_call
+    from .signs import signs_in_work as signs_in_work
+    from .staging import put_tests_in as put_tests_in
 
-GRADERS = Registry[Grader | PlainGrader](
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)
+
+
+GRADERS = Registry[Any](
     "grader",
     {
         "tests": "swe_gym.grading.graders:TESTS",
@@ -39,61 +61,3 @@ REWARDS = Registry[Callable[[Verdict], Reward]](
     },
     group="swe_gym.rewards",
 )
-
-
-def grade(
-    task: Task,
-    patch: Patch,
-    fresh: Sandbox,
-    open_fresh: OpenSandbox,
-    *,
-    complete: bool = True,
-    counter: CounterOptions | None = None,
-) -> Verdict:
-    """Judge a policy's work by a task's hidden tests.
-
-    Args:
-        task: The task that it worked on.
-        patch: The work, as `take_patch` returns it.
-        fresh: A new sandbox of the task, in which nothing has run. Grading uses it up.
-        open_fresh: Opens further sandboxes like it, one at a time: `with open_fresh() as sandbox`.
-        complete: Find the status of every required test. If False, grading stops after a first run that shows the work
-            to be unresolved, and tests that ran only changed are `not_run`. Rewards that read only `resolved` need no
-            more.
-        counter: Scope of the counter-tests.
-
-    Raises:
-        GradingError: No verdict is possible, and the work is not to blame; or the task is judged in place.
-        TaskError: The task's hidden tests do not apply, or its grader is unknown.
-        SandboxError: A sandbox failed.
-    """
-    oracle = task.oracle
-    if oracle.in_place:
-        raise GradingError(f"task {task.task_id} is judged in the policy's sandbox: a patch does not hold its work")
-    try:
-        grader = GRADERS.load(oracle.grader)
-    except UsageError as error:
-        raise TaskError(f"task {task.task_id}: {error}") from error
-    protection = Protection(task)
-    patch, dropped = protection.sift(patch)
-    if patch.rejected:
-        return Verdict(
-            resolved=False,
-            fail_to_pass=dict.fromkeys(oracle.fail_to_pass, TestStatus.MISSING),
-            pass_to_pass=dict.fromkeys(oracle.pass_to_pass, TestStatus.MISSING),
-            reason=patch.rejected,
-            dropped=dropped,
-        )
-    stage = Stage(task, protection, open_fresh)
-    if isinstance(grader, Grader):
-        judge = Judge(task, patch, grader, stage, complete=complete, options=counter or CounterOptions())
-        verdict = judge.judge(fresh)
-    else:
-        verdict = grader(_prepared_task(stage.prepare(patch, fresh)), fresh)
-    return verdict.model_copy(update={"dropped": tuple(sorted({*dropped, *verdict.dropped}))})
-
-
-def _prepared_task(ready: Ready) -> Task:
-    """The task for a grader of the user's own: the preparation of its script has run, only the tests are left."""
-    field = "eval_script" if ready.task.oracle.eval_script else "test_cmd"
-    return ready.task.model_copy(update={"oracle": ready.task.oracle.model_copy(update={field: ready.command})})

@@ -12,15 +12,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from ..errors import GradingError
+from ..errors import GradingError, TaskError, UsageError
 from ..sandboxes import Sandbox
 from ..types import CounterTests, ExecResult, JsonObject, Task, TestStatus, Verdict
-from .base import LOG_CHARS, Grader, Ready, Results
+from . import GRADERS
+from .base import LOG_CHARS, Grader, OpenSandbox, PlainGrader, Ready, Results
 from .counter import CounterGroup, CounterOptions, CounterPlan, CounterText, plan_counters
 from .counter.finding import Finder
 from .ids import match_tests
 from .patch import Patch
 from .probe import known, probe
+from .protect import Protection
 from .reporter import PlayedText, TwinGroup, TwinOrder
 from .staging import Stage
 
@@ -489,3 +491,61 @@ def _passing(tests: Sequence[str], row: CounterText, statuses: Mapping[str, Test
         return {}
     ends = match_tests(tests, statuses).statuses
     return {test: row.kinds for test, status in ends.items() if status not in FAILED}
+
+
+def grade(
+    task: Task,
+    patch: Patch,
+    fresh: Sandbox,
+    open_fresh: OpenSandbox,
+    *,
+    complete: bool = True,
+    counter: CounterOptions | None = None,
+) -> Verdict:
+    """Judge a policy's work by a task's hidden tests.
+
+    Args:
+        task: The task that it worked on.
+        patch: The work, as `take_patch` returns it.
+        fresh: A new sandbox of the task, in which nothing has run. Grading uses it up.
+        open_fresh: Opens further sandboxes like it, one at a time: `with open_fresh() as sandbox`.
+        complete: Find the status of every required test. If False, grading stops after a first run that shows the work
+            to be unresolved, and tests that ran only changed are `not_run`. Rewards that read only `resolved` need no
+            more.
+        counter: Scope of the counter-tests.
+
+    Raises:
+        GradingError: No verdict is possible, and the work is not to blame; or the task is judged in place.
+        TaskError: The task's hidden tests do not apply, or its grader is unknown.
+        SandboxError: A sandbox failed.
+    """
+    oracle = task.oracle
+    if oracle.in_place:
+        raise GradingError(f"task {task.task_id} is judged in the policy's sandbox: a patch does not hold its work")
+    try:
+        grader: Grader | PlainGrader = GRADERS.load(oracle.grader)
+    except UsageError as error:
+        raise TaskError(f"task {task.task_id}: {error}") from error
+    protection = Protection(task)
+    patch, dropped = protection.sift(patch)
+    if patch.rejected:
+        return Verdict(
+            resolved=False,
+            fail_to_pass=dict.fromkeys(oracle.fail_to_pass, TestStatus.MISSING),
+            pass_to_pass=dict.fromkeys(oracle.pass_to_pass, TestStatus.MISSING),
+            reason=patch.rejected,
+            dropped=dropped,
+        )
+    stage = Stage(task, protection, open_fresh)
+    if isinstance(grader, Grader):
+        judge = Judge(task, patch, grader, stage, complete=complete, options=counter or CounterOptions())
+        verdict = judge.judge(fresh)
+    else:
+        verdict = grader(_prepared_task(stage.prepare(patch, fresh)), fresh)
+    return verdict.model_copy(update={"dropped": tuple(sorted({*dropped, *verdict.dropped}))})
+
+
+def _prepared_task(ready: Ready) -> Task:
+    """The task for a grader of the user's own: the preparation of its script has run, only the tests are left."""
+    field = "eval_script" if ready.task.oracle.eval_script else "test_cmd"
+    return ready.task.model_copy(update={"oracle": ready.task.oracle.model_copy(update={field: ready.command})})

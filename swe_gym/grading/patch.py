@@ -11,7 +11,7 @@ import tarfile
 import time
 from collections.abc import Iterable, Iterator
 
-from ..errors import FileError, SandboxError, TaskError
+from ..errors import DiffError, FileError, SandboxError, TaskError
 from ..sandboxes import Sandbox
 from ..types import FileEntry, Frozen
 from .diff import file_diff
@@ -36,6 +36,9 @@ LISTED_IGNORED = 10_000
 
 HASHED_AHEAD = 64 << 20
 """Bytes of a workspace that are hashed before its sizes are compared with the original's."""
+
+GIT_REFUSES = (1, 128)
+"""Exit codes of `git apply` about a diff: it does not fit, or is not one."""
 
 REGULAR, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 
@@ -411,7 +414,8 @@ def apply_diff(sandbox: Sandbox, diff: str, *, what: str = "the diff") -> None:
         what: Name of the diff in an error.
 
     Raises:
-        TaskError: The diff does not apply, or the sandbox has no git.
+        DiffError: The diff does not apply.
+        TaskError: The sandbox has no git, or git was killed.
         SandboxError: The sandbox failed.
     """
     if not diff.strip():
@@ -421,4 +425,5 @@ def apply_diff(sandbox: Sandbox, diff: str, *, what: str = "the diff") -> None:
     command = ["git", "apply", "--whitespace=nowarn", "-"]
     result = sandbox.exec(command, stdin=diff.encode(), env=env, merge=True)
     if not result.ok:
-        raise TaskError(f"{what} does not apply ({result.describe()}): {result.text[-2000:].strip()}")
+        kind = DiffError if result.exit_code in GIT_REFUSES and not result.timed_out else TaskError
+        raise kind(f"{what} does not apply ({result.describe()}): {result.text[-2000:].strip()}")

@@ -31,7 +31,7 @@ def apply_start(task: Task, sandbox: Sandbox) -> None:
     apply_diff(sandbox, task.oracle.start_patch, what=f"task {task.task_id}: the start patch")
 
 
-def seal(task: Task, sandbox: Sandbox) -> None:
+def seal_workspace(task: Task, sandbox: Sandbox) -> None:
     """Remove hidden files and all git objects newer than the workspace's commit, in one call and without network.
 
     A task without an image that hides nothing is skipped: its workspace is one commit that swe_gym made.

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .link import END_TIMEOUT as END_TIMEOUT
     from .link import START_TIMEOUT as START_TIMEOUT
     from .link import Host as Host

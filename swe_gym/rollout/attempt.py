@@ -13,25 +13,15 @@ import gymnasium
 from ..envs import shared_source
 from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
 from ..sandboxes import WarmPool
+from ..trajectories import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..trajectories.run_folder import EpisodeKey
-from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..types import JsonObject, Verdict
 from .budget import RolloutBudget
 from .episode import make_episode
 from .losses import charge, lost_by_policy, lost_in_a_call
-from .plan import Plan, public
-from .policies import make_players
-from .policy import (
-    EpisodeSettings,
-    HostedPolicy,
-    Phase,
-    Player,
-    Policy,
-    PolicyFactory,
-    ReportingPolicy,
-    RunningEpisode,
-    answer_for,
-)
+from .plan import Plan, without_secrets
+from .policies import EpisodeSettings, HostedPolicy, Player, Policy, PolicyFactory, ReportingPolicy, make_players
+from .policies.base import Phase, RunningEpisode, answer_for
 from .pool import DriverLink, Job, Key
 from .progress import Failure
 
@@ -445,7 +435,9 @@ class Try(EpisodeJob[EpisodeKey]):
 
 def _public(policy: PolicyInfo) -> PolicyInfo:
     """Leave out what may be a secret, as `run.json` does."""
-    return policy.model_copy(update={"sampling": public(policy.sampling), "options": public(policy.options)})
+    return policy.model_copy(
+        update={"sampling": without_secrets(policy.sampling), "options": without_secrets(policy.options)}
+    )
 
 
 def _shorten_dropped(verdict: Verdict | None) -> Verdict | None:

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from ..errors import UsageError
-from ..trajectories.trajectory import Prices, Usage
+from ..trajectories import Prices, Usage
 from ..types import Frozen
 
 

@@ -19,15 +19,15 @@ from pydantic import Field
 from ..envs import shared_source
 from ..errors import SweGymError, UsageError
 from ..sandboxes import WarmPool, load_backend
+from ..trajectories import ModelServer, Trajectory, Usage
 from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
-from ..trajectories.trajectory import ModelServer, Trajectory, Usage
 from ..types import Frozen, JsonObject
 from .attempt import Try, now
 from .budget import RolloutBudget, check_price
 from .executors import ON_THIS_MACHINE, open_executor
-from .plan import Plan, hash_config, public
-from .policies import make_players
-from .policy import AsksServer, PolicyFactory
+from .plan import Plan, hash_config, without_secrets
+from .policies import PolicyFactory, make_players
+from .policies.base import AsksServer
 from .pool import EpisodePool, Executor
 from .progress import Progress, Tally
 
@@ -176,7 +176,7 @@ def _run_info(
         config_hash=hash_config(config),
         settings={
             **options.model_dump(),
-            "executor_options": public(options.executor_options),
+            "executor_options": without_secrets(options.executor_options),
             "prices": plan.policy_options.get("prices"),
         },
         tasks=tasks,

@@ -9,11 +9,12 @@ from ..envs import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..logs import log_as
 from ..spaces import Info
-from ..trajectories.trajectory import Trajectory, Usage
+from ..trajectories import Trajectory, Usage
 from ..types import JsonObject
 from ..wrappers import RecordTrajectory
 from .budget import RolloutBudget
-from .policy import EpisodeSettings, Phase, Player, Policy, PolicyReport, ReportingPolicy, RunningEpisode
+from .policies import EpisodeSettings, Player, Policy, PolicyReport, ReportingPolicy
+from .policies.base import Phase, RunningEpisode
 
 
 def make_episode(env: gymnasium.Env[str, str], policy: Policy | Player, settings: EpisodeSettings) -> RunningEpisode:

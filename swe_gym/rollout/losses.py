@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 
 LIMIT = "sandbox_lost"
 """Name of the limit that ends an episode whose sandbox the policy lost twice."""

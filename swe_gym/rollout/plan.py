@@ -69,11 +69,11 @@ class Plan(Frozen):
             UsageError: An argument of the environment is invalid, or a cache of answers would change the episodes.
         """
         self._check_cache()
-        agent = {"agent": self.agent, "agent_options": public(self.agent_options)} if self.agent else {}
+        agent = {"agent": self.agent, "agent_options": without_secrets(self.agent_options)} if self.agent else {}
         return {
             "env": self.make_env().config,
             "policy": self.policy,
-            "policy_options": public({k: v for k, v in self.policy_options.items() if k not in _HOW}),
+            "policy_options": without_secrets({k: v for k, v in self.policy_options.items() if k not in _HOW}),
             "budget": self.budget.model_dump(),
             "seed": self.seed,
             **agent,
@@ -102,11 +102,13 @@ class Plan(Frozen):
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
-def public(value: Json) -> Json:
+def without_secrets(value: Json) -> Json:
     """Return a value without the entries, at any depth, that are named like a key or a URL."""
     if isinstance(value, dict):
-        return {name: public(part) for name, part in value.items() if not _PRIVATE.fullmatch(str(name).lower())}
-    return [public(part) for part in value] if isinstance(value, list) else value
+        return {
+            name: without_secrets(part) for name, part in value.items() if not _PRIVATE.fullmatch(str(name).lower())
+        }
+    return [without_secrets(part) for part in value] if isinstance(value, list) else value
 
 
 def hash_config(config: JsonObject) -> str:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from ..trajectories import Trajectory, Usage
 from ..trajectories.run_folder import IndexLine
-from ..trajectories.trajectory import Trajectory, Usage
 from ..types import Frozen
 
 WINDOW = 50

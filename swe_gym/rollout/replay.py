@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ..envs import SweEnv
 from ..errors import UsageError
-from ..trajectories.trajectory import CUT, Trajectory, Turn, shortened_like
+from ..trajectories import CUT, Trajectory, Turn, shortened_like
 from ..types import Frozen, Json, JsonObject
 
 CONTEXT = 60
@@ -40,7 +40,7 @@ class Difference(Frozen):
         )
 
 
-def replay(
+def replay_trajectory(
     trajectory: Trajectory,
     *,
     backend: str | None = None,

@@ -10,11 +10,11 @@ This package knows nothing of tasks, tools, grading and environments.
 
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
 from ..errors import UsageError
 from ..registry import Registry
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .base import Pty as Pty
     from .base import Sandbox as Sandbox
     from .container import default_image as default_image

@@ -15,6 +15,7 @@ import functools
 import itertools
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,6 @@ from ..types import JsonObject
 
 if TYPE_CHECKING:
     from ..guests.protocol import ForwardEvent, Operation, Reply, Request
-    from .tls import TlsSocket
 
 LONGEST_POLL = 2**31 - 1
 """Milliseconds; the largest timeout of poll."""
@@ -338,3 +338,39 @@ class RunnerChannel:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise copy.copy(self._failure)  # one for every thread: a traceback grows with each raise
+
+
+class TlsSocket:
+    """A non-blocking TLS socket that any number of threads may use.
+
+    OpenSSL does not allow one thread to read while another one writes, so calls take turns. No call blocks.
+    """
+
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        self._connection = connection
+        self._turn = threading.Lock()
+        self.fileno = connection.fileno
+        self.setblocking = connection.setblocking
+        self.close = connection.close
+
+    def recv(self, size: int) -> bytes:
+        """See `socket.socket.recv`."""
+        with self._take_turn():
+            return self._connection.recv(size)
+
+    def send(self, data: memoryview) -> int:
+        """See `socket.socket.send`."""
+        with self._take_turn():
+            return self._connection.send(data)
+
+    def shutdown(self, how: int) -> None:
+        """See `socket.socket.shutdown`."""
+        socket.socket.shutdown(self._connection, how)  # SSLSocket's own would drop TLS during another thread's read
+
+    @contextlib.contextmanager
+    def _take_turn(self) -> Iterator[None]:
+        with self._turn:
+            try:
+                yield
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                raise BlockingIOError from error

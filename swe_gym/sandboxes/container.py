@@ -19,7 +19,7 @@ from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
 from ..guests.protocol import EXEC, PUT_TAR
 from ..types import PythonEnv
 from .base import make_result
-from .contents.pythons import PLACE
+from .contents.pythons import PORTABLE_FOLDER
 from .contents.workspaces import prepare_workspace
 from .gates import gate
 from .runner_sandbox import RunnerSandbox
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PYTHONS = f"python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/miniconda3/bin/python {PLACE}/python3"
+PYTHONS = f"python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/miniconda3/bin/python {PORTABLE_FOLDER}/python3"
 NO_PYTHON = 97
 NO_PYTHON_SAID = "no Python found in the image"
 START = f"""\

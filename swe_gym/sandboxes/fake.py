@@ -25,6 +25,7 @@ import os
 import posixpath
 import re
 import shlex
+import socket
 import tarfile
 import threading
 import time
@@ -37,15 +38,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from .. import errors
-from ..errors import (
-    FileError,
-    MissingFile,
-    NotAFile,
-    SandboxClosed,
-    SandboxLost,
-    SandboxStartError,
-    Unsupported,
-)
+from ..errors import FileError, MissingFile, NotAFile, SandboxClosed, SandboxLost, SandboxStartError, Unsupported
 from ..guests.protocol import (
     EXEC,
     GET_TAR,
@@ -58,10 +51,10 @@ from ..guests.protocol import (
     READ_FILE,
     WRITE_FILE,
 )
+from ..guests.runner import forwards, loop
 from ..types import Capabilities, Frozen
 from .base import Sandbox
-from .channel import RunnerChannel, reply_types
-from .fake_forward import start_runner
+from .channel import RunnerChannel, SocketStream, reply_types
 from .runner_forward import SandboxForwards
 from .types import Forward, Handler, SandboxSpec, parse_options
 
@@ -396,7 +389,7 @@ class FakeSandbox(Sandbox):
         self._record("forward", str(port), arguments, time.monotonic() + CLOSE_TIMEOUT)
         with self._lock:
             self._check_open()
-            self._runner = self._runner or start_runner(f"sandbox {self.id}")
+            self._runner = self._runner or _start_runner(f"sandbox {self.id}")
         return self._runner[1].open(port, handler, max_connections)
 
     def _run(self, request: ExecRequest, _: bytes, cut: int | None) -> tuple[ExecReply, bytes]:
@@ -551,3 +544,25 @@ def _unpack(data: bytes) -> dict[str, _File]:
     except tarfile.TarError as error:
         raise FileError(f"not a tar archive: {error}") from error
     return files
+
+
+def _start_runner(name: str) -> tuple[RunnerChannel, SandboxForwards]:
+    """Run the part of the runner that forwards ports in a thread, until the channel is closed."""
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=_serve, args=[theirs], name=f"runner of {name}", daemon=True).start()
+    channel = RunnerChannel(SocketStream(ours))
+    return channel, SandboxForwards(channel, name)
+
+
+def _serve(stream: socket.socket) -> None:
+    """Serve a stream to its end, and free everything."""
+    sink = os.dup(stream.fileno())
+    runner = loop.Loop(stream.fileno(), sink)
+    ports = forwards.Forwards(runner)
+    try:
+        runner.run()
+    finally:
+        for number in list(ports.listeners):
+            ports.forward_close({"forward": number}, b"")
+        os.close(sink)
+        stream.close()

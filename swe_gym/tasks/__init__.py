@@ -1,16 +1,14 @@
-"""Task sources: a registry of them, and a function that opens one."""
+"""Task sources: the table of those that ship with the package, and a function that opens one."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..door import load as _load
 from ..errors import UsageError, unknown_name
 from ..registry import Registry, parameters_of
-from .catalog import CATALOG as CATALOG
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .base import TaskSource as TaskSource
-    from .catalog import ENV_IDS as ENV_IDS
     from .choice import ShuffledOrder as ShuffledOrder
     from .choice import changed_lines as changed_lines
     from .choice import split_by_repository as split_by_repository
@@ -35,6 +33,81 @@ else:
     def __getattr__(name: str) -> object:
         return _load(__name__, name)
 
+
+class CatalogEntry(NamedTuple):
+    """One task source.
+
+    Attributes:
+        target: Its class, as "module:Class".
+        family: Name of its environment id `SWE/{family}-v0`; empty if it has none.
+        about: First line of that environment's documentation, for a source of a dataset. The environment's class is
+            made from it; other families have one in `swe_gym.envs.families`.
+    """
+
+    target: str
+    family: str = ""
+    about: str = ""
+
+
+CATALOG = {
+    "toy": CatalogEntry("swe_gym.tasks.toy:ToySource", "Toy"),
+    "micro": CatalogEntry("swe_gym.tasks.micro:MicroSource", "Micro"),
+    "file": CatalogEntry("swe_gym.tasks.file:FileSource", "Tasks"),
+    "local": CatalogEntry("swe_gym.tasks.local:LocalSource", "Local"),
+    "debug_gym": CatalogEntry(
+        "swe_gym.tasks.debug_gym:DebugGymSource", "DebugGym", "debug-gym's rows; `path` is required."
+    ),
+    "graph_planner": CatalogEntry(
+        "swe_gym.tasks.graph_planner:GraphPlannerSource",
+        "GraphPlanner",
+        "Graph Planner's JSON lines and parquet files; `path` is required.",
+    ),
+    "harbor": CatalogEntry("swe_gym.tasks.harbor:HarborSource", "Harbor", "Harbor's task folders; `path` is required."),
+    "multi_swe_bench": CatalogEntry(
+        "swe_gym.tasks.multi_swe_bench:MultiSWEBenchSource",
+        "MultiSWEBench",
+        "Multi-SWE-bench and Multi-SWE-RL: pull requests of seven languages.",
+    ),
+    "r2e": CatalogEntry(
+        "swe_gym.tasks.r2e:R2ESource",
+        "R2E",
+        "R2E-Gym: commits of Python repositories. Each test must end as it did after the commit.",
+    ),
+    "swe_bench_live": CatalogEntry(
+        "swe_gym.tasks.swe_bench_live:SWEBenchLiveSource",
+        "SWEBenchLive",
+        "SWE-bench-Live: recent issues, newer than the models under evaluation.",
+    ),
+    "swe_bench_pro": CatalogEntry(
+        "swe_gym.tasks.swe_bench_pro:SWEBenchProSource",
+        "SWEBenchPro",
+        "SWE-bench Pro: long tasks, judged by scripts in their rows.",
+    ),
+    "swe_rebench": CatalogEntry(
+        "swe_gym.tasks.swe_rebench:SWERebenchSource",
+        "SWERebench",
+        "SWE-rebench V1 and V2: issues of thousands of repositories, in V2 of twenty languages.",
+    ),
+    "swebench": CatalogEntry(
+        "swe_gym.tasks.swebench:SWEBenchSource",
+        "SWEBench",
+        "SWE-bench in any edition: GitHub issues, and the tests of the pull requests that fixed them.",
+    ),
+    "swebench-verified": CatalogEntry("swe_gym.tasks.swebench:SWEBenchSource"),
+    "swebench-lite": CatalogEntry("swe_gym.tasks.swebench:SWEBenchLite"),
+    "swebench-full": CatalogEntry("swe_gym.tasks.swebench:SWEBenchFull"),
+    "swebench-multilingual": CatalogEntry("swe_gym.tasks.swebench:SWEBenchMultilingual"),
+    "swebench-multimodal": CatalogEntry("swe_gym.tasks.swebench:SWEBenchMultimodal"),
+    "swegym": CatalogEntry(
+        "swe_gym.tasks.swegym:SWEGymSource",
+        "SWEGym",
+        "SWE-Gym: issues of eleven Python repositories that SWE-bench does not cover.",
+    ),
+    "swesmith": CatalogEntry(
+        "swe_gym.tasks.swesmith:SWESmithSource", "SWESmith", "SWE-smith: working repositories with a bug inserted."
+    ),
+}
+"""Name -> entry."""
 
 SOURCES = Registry[Callable[..., "TaskSource"]](
     "task source", {name: entry.target for name, entry in CATALOG.items()}, group="swe_gym.sources"

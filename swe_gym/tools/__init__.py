@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
 from ..errors import UsageError, unknown_name
 from ..registry import Registry
+from ..registry import load as _load
 from .base import Tool, ToolContext, tool
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .text import bound as bound
     from .text import harmless as harmless
     from .text import shorten as shorten
@@ -24,14 +24,14 @@ __all__ = ["TOOLS", "TOOLSETS", "Tool", "ToolContext", "bound", "harmless", "mak
 TOOLS = Registry[object](
     "tool",
     {
-        "bash": "swe_gym.tools.bash:bash",
+        "bash": "swe_gym.tools.shell:bash",
         "view": "swe_gym.tools.view:view",
         "grep": "swe_gym.tools.grep:grep",
         "listdir": "swe_gym.tools.listdir:listdir",
         "edit": "swe_gym.tools.edit:Edit",
         "rewrite": "swe_gym.tools.rewrite:rewrite",
         "pdb": "swe_gym.tools.pdb:Pdb",
-        "eval": "swe_gym.tools.eval:run_eval",
+        "eval": "swe_gym.tools.shell:run_eval",
         "submit": "swe_gym.tools.submit:submit",
         "r2e.file_editor": "swe_gym.tools.presets.r2e:FileEditor",
         "r2e.search": "swe_gym.tools.presets.r2e:search",

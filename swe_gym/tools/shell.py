@@ -1,12 +1,14 @@
-"""Command lines in the sandbox, and how policies are told that they ended."""
+"""Command lines in the sandbox: the tools `bash` and `eval`, and how policies are told that a command ended."""
 
 import contextlib
 import dataclasses
+import re
 import signal
+from typing import Annotated
 
 from ..errors import ToolError
 from ..types import ExecResult, ToolResult
-from .base import ToolContext
+from .base import ToolContext, tool
 from .files import check_text
 from .text import bound_output
 
@@ -104,3 +106,44 @@ def _signal_name(number: int) -> str:
     with contextlib.suppress(ValueError):
         return f" ({signal.Signals(number).name})"
     return ""
+
+
+@tool(examples=({"command": "echo hello"}, {"command": "ls"}, {"command": "ls | wc -l", "timeout": 30}))
+def bash(
+    context: ToolContext,
+    command: Annotated[str, "The command line, as for bash -c; it may have many lines."],
+    timeout: Annotated[float, "Seconds after which the command is stopped."] = DEFAULT_TIMEOUT,
+) -> ToolResult:
+    """Run a bash command and get its output (standard output and standard error together) and its exit code.
+
+    Every call is a new shell that starts in the repository: a directory change or a variable does not last to the next
+    call, so join such steps with && in one command. There is no terminal and no input. A command is stopped after
+    `timeout` seconds (120 by default, 600 at most) with everything it started. Start what should go on running with &
+    and send its output to a file. Of a long output the beginning and the end are shown.
+    """
+    return report(run_command(context, command, timeout=cap_timeout(timeout)), context.max_output)
+
+
+SUMMARY = re.compile(
+    r"^(?:(Ran \d+ tests? in )|(=+ )?((?:no tests ran|\d+ [a-z ]+(?:, \d+ [a-z ]+)*) in ))"
+    r"[\d.]+s(?: \(\d+:\d\d:\d\d\))?(?: =+)?",
+    re.MULTILINE,
+)
+"""The line in which unittest or pytest prints the duration of the tests."""
+
+
+@tool(name="eval")
+def run_eval(context: ToolContext) -> ToolResult:
+    """Run the tests or the program that this task comes with, on the repository as it is now, and get the output and
+    the exit code. Passing them is a good sign, but the work is judged by other tests after it is submitted.
+    """  # noqa: D205  policies read this text, unwrapped
+    if not context.eval_cmd:
+        raise ToolError("This task comes with nothing to run: find the tests in the repository and run them.")
+    result = report(run_command(context, context.eval_cmd, timeout=context.eval_timeout), context.max_output)
+    return result.model_copy(update={"text": SUMMARY.sub(_without_time, result.text)})
+
+
+def _without_time(match: re.Match[str]) -> str:
+    """Return the summary without the time and without pytest's bars, whose length depends on it."""
+    ran, bar, counts = match.groups()
+    return f"{ran}..." if ran else f"=== {counts}... ===" if bar else f"{counts}..."

@@ -8,9 +8,9 @@ supervised fine-tuning, `state`, `checkpoint` and `log` the run folder, `evaluat
 
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .config import load_config as load_config
     from .loop import train as train
 

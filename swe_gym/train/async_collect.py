@@ -9,9 +9,8 @@ import itertools
 import threading
 from collections.abc import Collection, Sequence
 
-from ..rollout.pool import CLOSE_TIMEOUT
-from ..rollout.progress import Failure
-from ..trajectories.trajectory import Trajectory
+from ..rollout import CLOSE_TIMEOUT, Failure
+from ..trajectories import Trajectory
 from .collect import ACTIVITIES, Collector, PlayedBatch, TrainEpisodeJob, TrainSlot, activities
 
 End = Trajectory | Failure | None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..trajectories.trajectory import Segment, Trajectory
+from ..trajectories import Segment, Trajectory
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from ..types import Json
 
 State = dict[str, Any]

@@ -19,13 +19,11 @@ from ..envs import SweEnv
 from ..errors import PolicyError, SandboxError, TaskError, UsageError
 from ..gateway import Renderer
 from ..gateway.agents import Agent, make_agent
-from ..rollout.attempt import EpisodeJob
+from ..rollout import CLOSE_TIMEOUT, DriverLink, EpisodeJob, EpisodePool, Failure
 from ..rollout.executors import open_executor
-from ..rollout.policy import HostedPolicy, Player, Policy
-from ..rollout.pool import CLOSE_TIMEOUT, DriverLink, EpisodePool
-from ..rollout.progress import Failure
+from ..rollout.policies import HostedPolicy, Player, Policy
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from ..types import JsonMapping, JsonObject
 from .config import EnvConfig, GenerationConfig
 

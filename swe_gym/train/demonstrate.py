@@ -8,7 +8,7 @@ from ..envs import SweEnv
 from ..errors import UsageError
 from ..gateway import AgentPlayer, Renderer, TokenSampler, tool_call
 from ..gateway.agents import Agent, make_agent
-from ..rollout.policy import Policy
+from ..rollout.policies import Policy
 from ..rollout.tokens import ChatTemplate, Completion, as_sampled
 from .config import EnvConfig, GenerationConfig
 

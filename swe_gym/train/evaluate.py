@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 
 from ..errors import UsageError
-from ..trajectories.statistics import mean_interval, pass_curve
+from ..trajectories import mean_interval, pass_curve
 from .collect import PlayedBatch, TrainSlot, task_ids
 from .config import EvaluationConfig, TrainConfig
 

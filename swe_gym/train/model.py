@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import MissingDependency, UsageError
-from ..trajectories.trajectory import Segment
+from ..trajectories import Segment
 from .batch import Pack, segments_batch
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ import torch
 from ..actions import render_call
 from ..envs import SweEnv
 from ..errors import UsageError
-from ..rollout.episode import play
-from ..rollout.policies import make_policies
-from ..rollout.policy import Player, Policy
+from ..rollout import play
+from ..rollout.policies import Player, Policy, make_policies
 from ..rollout.tokens import ChatTemplate, TokenConversation, as_sampled, short_prompt
 from ..tasks import ShuffledOrder
+from ..trajectories import Trajectory, Turn
 from ..trajectories.run_folder import open_trajectories
-from ..trajectories.trajectory import Trajectory, Turn
 from ..types import JsonObject, ToolCall
 from .batch import make_batch
 from .collect import make_env, task_ids

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from ..errors import UsageError
-from ..rollout.progress import Failure
+from ..rollout import Failure
 from ..tasks import ShuffledOrder
+from ..trajectories import Trajectory
 from ..trajectories.run_folder import differences
-from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
 from .async_collect import End
 from .checkpoint import Checkpoints, random_state, set_random_state

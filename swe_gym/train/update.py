@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..trajectories.trajectory import Trajectory
+from ..trajectories import Trajectory
 from ..types import JsonObject
 from .advantages import estimator, explained_variance, gae, nonzero_variance, whiten
 from .batch import Batch, make_batch

@@ -38,14 +38,14 @@ class RecordLines(NamedTuple):
     lines: list[Value]
 
 
-def split(whole: JsonObject) -> list[JsonObject]:
+def split_record(whole: JsonObject) -> list[JsonObject]:
     """Return the lines of a record that is one object: the turns, and the fields before and behind them."""
     fields = list(whole.items())
     at = list(whole).index("turns")
     return [dict(fields[:at]), *whole["turns"], dict(fields[at + 1 :])]
 
 
-def join(lines: Sequence[Value]) -> JsonObject:
+def join_record(lines: Sequence[Value]) -> JsonObject:
     """Return a record as one object. Its result may be missing: the episode runs.
 
     Raises:
@@ -59,7 +59,7 @@ def join(lines: Sequence[Value]) -> JsonObject:
     return {**header, **result, "turns": turns or header.get("turns", [])}
 
 
-def records(lines: Iterable[tuple[int, bytes]]) -> Iterator[RecordLines]:
+def find_records(lines: Iterable[tuple[int, bytes]]) -> Iterator[RecordLines]:
     """Yield the records of a file's lines and their places. Lines without a result at the end are omitted.
 
     Invalid records are yielded too: lines without a result before another header, and lines that belong to no record.

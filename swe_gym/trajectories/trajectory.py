@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from ..errors import UsageError, wrong_fields
 from ..files import append_lines, json_lines
 from ..types import Frozen, JsonObject, ToolSpec, Verdict
-from .records import Value, end_of_records, join, records, split
+from .records import Value, end_of_records, find_records, join_record, split_record
 
 MAX_TEXT = 256 << 10
 """Bytes kept of each text of a turn: action, thought, argument, observation."""
@@ -350,8 +350,8 @@ class Trajectory(Frozen):
         return self.model_copy(update={"verdict": None, "failure": ""})
 
     def to_lines(self) -> list[str]:
-        """Return the lines of a file that holds the record (see `records`)."""
-        return [json.dumps(line) for line in split(self.model_dump())]
+        """Return the lines of a file that holds the record (see `find_records`)."""
+        return [json.dumps(line) for line in split_record(self.model_dump())]
 
     @classmethod
     def from_lines(cls, lines: Sequence[Value]) -> Self:
@@ -361,7 +361,7 @@ class Trajectory(Frozen):
             UsageError: The lines are not a trajectory of this version.
         """
         try:
-            return cls.model_validate(join(lines))
+            return cls.model_validate(join_record(lines))
         except ValueError as error:
             problem = wrong_fields(error) if isinstance(error, ValidationError) else error
             raise UsageError(f"not a trajectory of version 1: {problem}") from error
@@ -377,7 +377,7 @@ class Trajectory(Frozen):
         Raises:
             UsageError: A record is not a trajectory; the message names the file and its first line.
         """
-        for record in records(json_lines(Path(path))):
+        for record in find_records(json_lines(Path(path))):
             try:
                 yield cls.from_lines(record.lines)
             except UsageError as error:

@@ -20,15 +20,15 @@ from ..errors import UsageError, unknown_name
 from ..sandboxes import WarmPool
 from ..spaces import AnyEnv, Array, Info, ResetResult
 from ..types import JsonMapping
-from .infos import InfoBatcher
-from .slot import CallFailed, EnvSlot, SlotAnswer, close_all, make_all, make_pool, shut_down
-from .spaces import (
+from .batches import (
+    InfoBatcher,
     ObservationMode,
     common_action_space,
     join_observations,
     observation_spaces,
     split_actions,
 )
+from .slot import CallFailed, EnvSlot, SlotAnswer, close_all, make_all, make_pool, shut_down
 from .tickets import Requests, ResultsNotReady, Ticket, Tickets
 from .workers import LAUNCHERS, WorkerHandle, close_workers, start_workers
 

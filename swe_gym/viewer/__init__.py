@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .report import MOST_EPISODES as MOST_EPISODES
     from .report import Report as Report
     from .report import write_report as write_report

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ..errors import UsageError
+from ..trajectories import Trajectory, Turn, Usage, join_record, parse_line, split_record
 from ..trajectories.imports import text_of
-from ..trajectories.records import join, parse_line, split
-from ..trajectories.trajectory import Trajectory, Turn, Usage
 from ..types import JsonObject
 
 TEXT, AFTER_TEXT = b'"observation": "', b'", "reward": '
@@ -152,7 +151,7 @@ def _index(open_file: Callable[[], BinaryIO], record: Span) -> TurnIndex:
 
 def _index_whole(line: bytes) -> TurnIndex:
     """Find the turns of a record that is one object, in the lines that it is today."""
-    data = b"".join(json.dumps(one).encode() + b"\n" for one in split(join([parse_line(line)])))
+    data = b"".join(json.dumps(one).encode() + b"\n" for one in split_record(join_record([parse_line(line)])))
     return _index(lambda: io.BytesIO(data), Span(0, len(data)))
 
 

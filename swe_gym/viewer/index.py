@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from ..errors import UsageError
 from ..files import json_lines, whole_lines
-from ..trajectories.records import kind_of, parse_line, records
+from ..trajectories import Trajectory, Usage, find_records, kind_of, parse_line
 from ..trajectories.run_folder import (
     FAILED,
     INDEX,
@@ -34,7 +34,6 @@ from ..trajectories.run_folder import (
     read_record,
     read_run,
 )
-from ..trajectories.trajectory import Trajectory, Usage
 from ..types import Json, JsonObject
 from .episode import Span, TurnIndex, find_turns
 
@@ -190,7 +189,7 @@ class RunIndex:
 
     def _read_records(self, path: Path, deadline: float) -> bool:
         """Read new records. Return whether all were read."""
-        for record in records(whole_lines(path, self._ends[path])):
+        for record in find_records(whole_lines(path, self._ends[path])):
             self._ends[path] = record.place + record.length
             try:
                 self._add(path, index_line(Trajectory.from_lines(record.lines), record.place, record.length))
@@ -305,7 +304,7 @@ class RunIndex:
 
 def _may_hold_trajectories(path: Path) -> bool:
     """Return whether one of the first records is a trajectory, or there is none yet."""
-    found = list(itertools.islice(records(json_lines(path)), FIRST_RECORDS))
+    found = list(itertools.islice(find_records(json_lines(path)), FIRST_RECORDS))
     return not found or any(kind_of(record.lines[0]) in ("header", "whole") for record in found)
 
 

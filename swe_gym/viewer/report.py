@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from ..errors import UsageError
 from ..guard import TemporaryFolder
+from ..trajectories import Trajectory
 from ..trajectories.comparison import RunResults, compare_results, distinct_names
 from ..trajectories.run_folder import find_runs
-from ..trajectories.trajectory import Trajectory
 from ..types import Json, JsonObject
 from .episode import as_page, parts_of, summary_of
 from .index import RunIndex

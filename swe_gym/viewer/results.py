@@ -10,12 +10,11 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..files import write_text
+from ..trajectories import Trajectory, Usage, pass_curve
 from ..trajectories.comparison import model_of, source_of, sum_of_known
 from ..trajectories.comparison import summarize as summarize_run
 from ..trajectories.exports import export_trajectories
 from ..trajectories.run_folder import RunInfo
-from ..trajectories.statistics import pass_curve
-from ..trajectories.trajectory import Trajectory, Usage
 from ..types import JsonObject
 from .index import EpisodeRow, RunIndex
 

@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from ..door import load as _load
+from ..registry import load as _load
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .budget import Budget as Budget
-    from .chat_messages import ChatMessages as ChatMessages
-    from .hashed_text import HashedText as HashedText
     from .record_trajectory import RecordTrajectory as RecordTrajectory
     from .shape_reward import ShapeReward as ShapeReward
     from .task_curriculum import Curriculum as Curriculum
     from .task_curriculum import TaskCurriculum as TaskCurriculum
     from .tool_menu import ToolMenu as ToolMenu
-    from .truncate_observation import TruncateObservation as TruncateObservation
+    from .transform_observation import ChatMessages as ChatMessages
+    from .transform_observation import HashedText as HashedText
+    from .transform_observation import TruncateObservation as TruncateObservation
 
 else:
 

@@ -12,7 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 from ..envs import ToolEnv
 from ..errors import UsageError
 from ..spaces import Info, ResetResult, StepResult
-from ..trajectories.trajectory import MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory, Turn, shortened, why_ended
+from ..trajectories import MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory, Turn, shortened, why_ended
 
 
 class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):

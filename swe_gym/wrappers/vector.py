@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from ..errors import UsageError
 from ..spaces import AnyWrapper, Array, Info, ResetResult
 from ..vector import Seeds, SweVectorEnv
-from . import budget, chat_messages, hashed_text, record_trajectory, shape_reward, tool_menu, truncate_observation
+from . import budget, record_trajectory, shape_reward, tool_menu, transform_observation
 from . import task_curriculum as curriculum_
 
 __all__ = [
@@ -67,7 +67,7 @@ class WrapEach(VectorWrapper, RecordConstructorArgs):  # old Gymnasiums take no 
 class ChatMessages(WrapEach):
     """Applies `swe_gym.wrappers.ChatMessages` to each environment."""
 
-    wrapper = chat_messages.ChatMessages
+    wrapper = transform_observation.ChatMessages
 
 
 class Budget(WrapEach):
@@ -79,7 +79,7 @@ class Budget(WrapEach):
 class TruncateObservation(WrapEach):
     """Applies `swe_gym.wrappers.TruncateObservation` to each environment."""
 
-    wrapper = truncate_observation.TruncateObservation
+    wrapper = transform_observation.TruncateObservation
 
 
 class RecordTrajectory(WrapEach):
@@ -108,7 +108,7 @@ class ToolMenu(WrapEach):
 class HashedText(WrapEach):
     """Applies `swe_gym.wrappers.HashedText` to each environment."""
 
-    wrapper = hashed_text.HashedText
+    wrapper = transform_observation.HashedText
 
 
 class TaskCurriculum(WrapEach):

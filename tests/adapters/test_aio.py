@@ -16,7 +16,7 @@ from swe_gym.adapters.episodes import Episode, Slot
 from swe_gym.adapters.row_agent import RowAgent
 from swe_gym.adapters.threads import in_thread
 from swe_gym.errors import PolicyError, SandboxClosed
-from swe_gym.rollout.policy import Policy
+from swe_gym.rollout.policies.base import Policy
 from swe_gym.rollout.tokens import ChatTemplate, Completion, TokenPolicy
 from swe_gym.sandboxes import Sandbox
 from swe_gym.tasks import load_source

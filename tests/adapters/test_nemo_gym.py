@@ -30,7 +30,7 @@ from responses_api_agents.gymnasium_agent.app import GymnasiumAgentConfig
 
 from swe_gym.adapters.nemo_gym import SweAgent, SweResourcesConfig, SweResourcesServer, main
 from swe_gym.adapters.session import make_env
-from swe_gym.rollout.policies.expert import ExpertPolicy
+from swe_gym.rollout.policies.gold import ExpertPolicy
 from swe_gym.tasks import load_source
 from swe_gym.tasks.exporters import nemo_row
 

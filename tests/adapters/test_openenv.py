@@ -34,7 +34,7 @@ with warnings.catch_warnings():
 from swe_gym.adapters.remote import RemoteEnv
 from swe_gym.adapters.session import make_env
 from swe_gym.errors import UsageError
-from swe_gym.rollout.policies.expert import ExpertPolicy
+from swe_gym.rollout.policies.gold import ExpertPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # OpenEnv and its dependencies emit warnings
 

@@ -29,8 +29,7 @@ with warnings.catch_warnings():
     from trl import GRPOConfig, GRPOTrainer
     from trl.generation.vllm_client import VLLMClient
 
-    from swe_gym.adapters.trl import Rollouts, swe_reward, task_dataset
-    from swe_gym.adapters.trl_samplers import BatchSampler
+    from swe_gym.adapters.trl import BatchSampler, Rollouts, swe_reward, task_dataset
 
 from swe_gym.errors import SandboxClosed, SweGymError, UsageError
 from swe_gym.rollout.tokens import short_prompt

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 
 from swe_gym.errors import Unsupported, UsageError
-from swe_gym.tasks.catalog import CATALOG
+from swe_gym.tasks import CATALOG
 
 Make = Callable[..., gym.Env[str, str]]
 

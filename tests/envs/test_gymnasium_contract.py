@@ -19,8 +19,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, RenderCollection
 
 from swe_gym.errors import SandboxClosed, UsageError
 from swe_gym.sandboxes.local import LocalSandbox
-from swe_gym.tasks import load_source
-from swe_gym.tasks.catalog import CATALOG
+from swe_gym.tasks import CATALOG, load_source
 from swe_gym.tasks.file import write_tasks
 
 Make = Callable[..., gym.Env[str, str]]

@@ -12,9 +12,8 @@ import gymnasium as gym
 import pytest
 from gymnasium.envs.registration import ENV_ID_RE, EnvSpec
 
-from swe_gym.envs.registration import register_families, register_tasks
+from swe_gym.envs.registration import ENV_IDS, register_families, register_tasks
 from swe_gym.errors import UsageError
-from swe_gym.tasks.catalog import ENV_IDS
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies import make_players, make_policies
-from swe_gym.rollout.replay import replay
+from swe_gym.rollout.replay import replay_trajectory
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.tasks import load_source
 from swe_gym.testing.loopback import HttpAnswer
@@ -167,7 +167,7 @@ def test_training_learns_from_what_the_agent_sampled() -> None:
     assert [token for token, mask in marked if mask] == sampled
     assert (found.reward, len(found.turns), segment.temperature) == (1.0, len(calls) + 1, 0.7)
     with pytest.raises(UsageError, match="cannot be replayed"):
-        replay(found)
+        replay_trajectory(found)
 
 
 class Careful(Command):
@@ -210,7 +210,7 @@ def use_kit() -> Callable[[str], None]:
     return use
 
 
-@pytest.mark.parametrize("agent", ["mini", "claude-code", "openhands"])
+@pytest.mark.parametrize("agent", ["mini", "claude-code", "qwen-code", "openhands"])
 def test_unmodified_agents_solve_a_task_without_network(agent: str, use_kit: Callable[[str], None]) -> None:
     use_kit(agent)
     found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})

@@ -9,8 +9,7 @@ import pytest
 from swe_gym.errors import Unsupported
 from swe_gym.grading.graders import TESTS
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from swe_gym.testing.cheats import AWARE, CHEATS, HONEST, Cheat, play_cheat
-from swe_gym.testing.cheats.base import read_cheats
+from swe_gym.testing.cheats import AWARE, CHEATS, HONEST, Cheat, play_cheat, read_cheats
 from swe_gym.types import Task
 
 SILENT = ("nothing", "odd-files", "environment")

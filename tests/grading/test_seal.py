@@ -9,7 +9,7 @@ import pytest
 from swe_gym.errors import MissingInterpreter, TaskError
 from swe_gym.grading import grade
 from swe_gym.grading.patch import Patch, take_patch
-from swe_gym.grading.seal import apply_start, checkouts, hidden_places, seal, seal_for_grading
+from swe_gym.grading.seal import apply_start, checkouts, hidden_places, seal_for_grading, seal_workspace
 from swe_gym.sandboxes import Sandbox
 from swe_gym.sandboxes.contents.pythons import find_interpreter
 from swe_gym.types import Oracle, Task
@@ -56,7 +56,7 @@ def run(box: Sandbox, command: str) -> str:
 
 def test_nothing_newer_than_the_base_is_left_and_the_past_stays(planted: Sandbox) -> None:
     base = run(planted, "git rev-parse HEAD")
-    seal(task(), planted)
+    seal_workspace(task(), planted)
     assert run(planted, REACHED) == ""
     assert run(planted, "git rev-parse HEAD") == base
     assert run(planted, "git log --format=%s; git status --short; git diff; git branch") == "base\nfirst\n* main\n"
@@ -67,29 +67,29 @@ def test_nothing_newer_than_the_base_is_left_and_the_past_stays(planted: Sandbox
 
 
 def test_sealing_twice_changes_nothing(planted: Sandbox) -> None:
-    seal(task(), planted)
+    seal_workspace(task(), planted)
     listed = run(planted, "find .git -type f | sort | xargs sha256sum | grep -v index")
-    seal(task(), planted)
+    seal_workspace(task(), planted)
     assert run(planted, "find .git -type f | sort | xargs sha256sum | grep -v index") == listed
 
 
 def test_uncommitted_files_stay(planted: Sandbox) -> None:
     run(planted, "echo staged > b.txt; git add b.txt; echo announced > c.txt; git add -N c.txt; echo 'x = 0' > a.py")
     before = run(planted, "git status --short; git diff; git diff --cached")
-    seal(task(), planted)
+    seal_workspace(task(), planted)
     assert run(planted, "git status --short; git diff; git diff --cached") == before
 
 
 def test_a_detached_head_stays_detached(planted: Sandbox) -> None:
     run(planted, "git checkout -q --detach HEAD~1")
-    seal(task(), planted)
+    seal_workspace(task(), planted)
     assert run(planted, "git log --format=%s; git symbolic-ref -q HEAD; git for-each-ref") == "first\n"
     assert run(planted, REACHED) == ""
 
 
 def test_a_repository_without_a_commit(planted: Sandbox) -> None:
     run(planted, "git checkout -q --orphan empty")
-    seal(task(), planted)
+    seal_workspace(task(), planted)
     assert run(planted, "git rev-list --all") == ""
     assert "A  a.py" in run(planted, "git status --short")
 
@@ -100,7 +100,7 @@ def test_work_trees_and_submodules_are_repositories_of_their_own(planted: Sandbo
     run(planted, "git -c user.email=b@localhost commit -qm 'a module'")
     assert run(planted, "cat sub/.git").startswith("gitdir: ")
     module = run(planted, "git -C sub rev-parse HEAD")
-    seal(task(), planted)
+    seal_workspace(task(), planted)
     assert run(planted, "git status --short; git worktree list | tail -n +2; git -C sub status --short") == ""
     assert run(planted, "git -C sub rev-parse HEAD") == module
     assert run(planted, "cd sub && " + REACHED) == ""
@@ -109,7 +109,7 @@ def test_work_trees_and_submodules_are_repositories_of_their_own(planted: Sandbo
 def test_objects_that_are_borrowed_are_kept_and_the_lender_is_forgotten(planted: Sandbox) -> None:
     run(planted, "mv .git /tmp/lender && git clone -q --bare --shared /tmp/lender .git && git config core.bare false")
     run(planted, "git reset -q")
-    seal(task(), planted)
+    seal_workspace(task(), planted)
     run(planted, "rm -rf /tmp/lender")
     assert run(planted, "git log --format=%s; git status --short; git fsck") == "base\nfirst\n"
 
@@ -117,7 +117,7 @@ def test_objects_that_are_borrowed_are_kept_and_the_lender_is_forgotten(planted:
 def test_hidden_files_are_gone_from_the_disk_and_from_git(planted: Sandbox) -> None:
     run(planted, "mkdir /tmp/hidden tests/__pycache__; touch /tmp/hidden/x tests/__pycache__/test_h.cpython-39.pyc")
     hidden = task(hidden_paths=("/tmp/hidden", "tests/test_h.py", "no/such/file"))
-    seal(hidden, planted)
+    seal_workspace(hidden, planted)
     assert (
         run(planted, "find . /tmp/hidden -name '*test_h*' 2> /dev/null; git log --all --format= --name-only")
         == "a.py\n"
@@ -130,7 +130,7 @@ def test_the_start_is_a_commit_and_does_not_show_its_bug(planted: Sandbox) -> No
     bug = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 2\n+x = 1\n"
     smith = task(start_patch=bug)
     apply_start(smith, planted)
-    seal(smith, planted)
+    seal_workspace(smith, planted)
     assert (
         run(planted, "cat a.py; git status --short; git log --format=%s; git show HEAD:a.py") == "x = 1\nbase\nx = 1\n"
     )
@@ -141,7 +141,7 @@ def test_the_same_workspace_has_the_same_commit_once_it_is_sealed(sandbox_factor
     commits = set()
     for _ in range(2):
         box = sandbox_factory({"a.py": "", "t.py": ""})
-        seal(task(hidden_paths=("t.py",)), box)
+        seal_workspace(task(hidden_paths=("t.py",)), box)
         commits.add(run(box, "git rev-parse HEAD"))
     assert len(commits) == 1
 
@@ -149,27 +149,27 @@ def test_the_same_workspace_has_the_same_commit_once_it_is_sealed(sandbox_factor
 def test_workspace_without_an_image_is_not_sealed(sandbox_factory: Open) -> None:
     box = sandbox_factory({"a.py": ""})
     before = run(box, "find .git -type f -printf '%p %T@\\n' | sort")
-    seal(task(image=None), box)
+    seal_workspace(task(image=None), box)
     assert run(box, "find .git -type f -printf '%p %T@\\n' | sort") == before
 
 
 def test_a_broken_repository_is_the_tasks_fault(planted: Sandbox) -> None:
     run(planted, "rm .git/HEAD")
     with pytest.raises(TaskError, match="git cannot read the repository"):
-        seal(task(), planted)
+        seal_workspace(task(), planted)
 
 
 @pytest.mark.parametrize("path", ["/", ".", "/testbed", "../testbed"])
 def test_hidden_paths_cannot_contain_the_workspace(sandbox_factory: Open, path: str) -> None:
     with pytest.raises(TaskError, match="must not contain the workspace"):
-        seal(task(hidden_paths=(path,)), sandbox_factory({"a.py": ""}))
+        seal_workspace(task(hidden_paths=(path,)), sandbox_factory({"a.py": ""}))
 
 
 def test_hidden_files_count_neither_as_deleted_nor_as_work(sandbox_factory: Open) -> None:
     files: dict[str, str | bytes] = {"a.py": "x = 1\n", "run_tests.sh": "true\n", "held/t.py": ""}
     box, fresh = sandbox_factory(files), sandbox_factory(files)
     hidden = task(hidden_paths=("run_tests.sh", "held"))
-    seal(hidden, box)
+    seal_workspace(hidden, box)
     run(box, "echo 'x = 2' > a.py; echo exit 0 > run_tests.sh")
     patch = take_patch(box, fresh, hidden=hidden_places(hidden, fresh))
     assert patch.paths == ("a.py",)

@@ -15,7 +15,7 @@ from swe_gym.errors import UsageError
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies import make_policies
-from swe_gym.rollout.policy import PolicyFactory
+from swe_gym.rollout.policies.base import PolicyFactory
 from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer, in_turn
 from swe_gym.trajectories.trajectory import ModelServer, Trajectory, Usage
 

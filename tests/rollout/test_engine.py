@@ -19,9 +19,9 @@ from swe_gym.rollout.engine import RolloutOptions, RolloutResult, RolloutStopped
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.losses import lost_by_policy
 from swe_gym.rollout.plan import Plan, hash_config
+from swe_gym.rollout.policies.base import Policy, PolicyReport
 from swe_gym.rollout.policies.llm import action_of
 from swe_gym.rollout.policies.scripted import EmptyPolicy
-from swe_gym.rollout.policy import Policy, PolicyReport
 from swe_gym.rollout.progress import Progress
 from swe_gym.tasks.file import write_tasks
 from swe_gym.trajectories.run_folder import FAILED, EpisodeKey, RunFolder, RunInfo, read_index, read_live, read_run

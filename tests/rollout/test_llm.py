@@ -15,7 +15,7 @@ from swe_gym.errors import PolicyError, UsageError
 from swe_gym.logs import AddIds, log_as
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies import make_policies
-from swe_gym.rollout.policy import PolicyFactory, ReportingPolicy
+from swe_gym.rollout.policies.base import PolicyFactory, ReportingPolicy
 from swe_gym.testing.loopback import Exchange
 from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer, context_length_exceeded, in_turn
 from swe_gym.tools import TOOLSETS

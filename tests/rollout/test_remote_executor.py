@@ -18,7 +18,7 @@ from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.executors import nodes, open_executor
 from swe_gym.rollout.executors.nodes import RemoteExecutor
 from swe_gym.rollout.plan import Plan
-from swe_gym.rollout.policy import PolicyReport
+from swe_gym.rollout.policies.base import PolicyReport
 from swe_gym.rollout.pool import DriverLink, EpisodePool, Job
 from swe_gym.rollout.progress import Progress
 from swe_gym.tasks import load_source

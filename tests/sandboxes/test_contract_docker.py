@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from swe_gym.sandboxes.contents.pythons import PLACE
+from swe_gym.sandboxes.contents.pythons import PORTABLE_FOLDER
 from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
 from swe_gym.testing.sandbox_contract.case import eventually
@@ -17,7 +17,7 @@ DEVIATIONS = {
     "mounts_are_not_shared": "the folder is one volume for all policies' sandboxes; those that grade have none",
 }
 
-WITH_RUNNERS_PYTHON = {"PATH": f"{PLACE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+WITH_RUNNERS_PYTHON = {"PATH": f"{PORTABLE_FOLDER}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 """Cases need Python, so only here commands may find the runner's copied Python."""
 
 MORE_PYTHON = ["shared_memory", "own_loopback", "servers_live_until_close"]

@@ -61,14 +61,14 @@ def test_it_has_what_the_runner_imports(packed: Path) -> None:
 
 
 def test_the_archive_is_at_its_place_and_readable_to_all() -> None:
-    if pythons.problem("amd64") and pythons.problem("arm64"):
+    if pythons.why_not_portable("amd64") and pythons.why_not_portable("arm64"):
         pytest.skip("this machine has no Python to copy")
-    with tarfile.open(fileobj=io.BytesIO(pythons.archive())) as archive:
+    with tarfile.open(fileobj=io.BytesIO(pythons.pack_portable_python())) as archive:
         members = archive.getmembers()
-    assert all(f"/{member.name}/".startswith(f"{pythons.PLACE}/") for member in members)
+    assert all(f"/{member.name}/".startswith(f"{pythons.PORTABLE_FOLDER}/") for member in members)
     assert all(member.mode & 0o004 and (member.uid, member.gid) == (0, 0) for member in members)
     assert sum(member.size for member in members) < 80 << 20
 
 
 def test_a_machine_of_another_kind_lends_nothing() -> None:
-    assert "this machine's is for" in pythons.problem("riscv64")
+    assert "this machine's is for" in pythons.why_not_portable("riscv64")

@@ -15,8 +15,7 @@ from swe_gym.envs.group import SandboxGroup
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.sandboxes import Sandbox
 from swe_gym.tasks import load_source
-from swe_gym.testing.cheats import CHEATS, HONEST, Cheat, play_cheat
-from swe_gym.testing.cheats.base import read_cheats
+from swe_gym.testing.cheats import CHEATS, HONEST, Cheat, play_cheat, read_cheats
 from swe_gym.types import Task
 
 docker = pytest.importorskip("docker")

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from swe_gym.errors import SandboxClosed, ToolError
+from swe_gym.errors import ToolError
 from swe_gym.sandboxes.fake import FakeSandbox, Reply
 from swe_gym.tools import ToolContext
 from swe_gym.tools.grep import as_extended
@@ -158,14 +158,6 @@ def test_a_search_does_not_hang_on_a_pipe_or_a_loop_of_links(context_for: Callab
     context.sandbox.exec("mkfifo pipe; ln -s . loop; ln -s nowhere dangling")
 
     assert grep(context, "x") == "f:1:x\n"
-
-
-def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolContext]) -> None:
-    context = context_for({"f": ""})
-    context.sandbox.close()
-
-    with pytest.raises(SandboxClosed):
-        grep(context, "x")
 
 
 @pytest.mark.timeout(60)  # quadratic time would be many minutes

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from swe_gym.actions import parse_action
-from swe_gym.errors import UsageError
+from swe_gym.errors import SandboxClosed, UsageError
 from swe_gym.tools import TOOLS, TOOLSETS, Tool, ToolContext, grep, listdir, make_tools, shell, tool
 from swe_gym.tools.edit import Edit
 from swe_gym.tools.presets import debug_gym, r2e
@@ -313,6 +313,27 @@ def test_no_example_changes_a_file_or_ends_the_episode(preset: str) -> None:
     quiet = {"submit", "finish", "edit", "rewrite", "eval"}
 
     assert not any(tool.examples for tool in make_tools(preset) if tool.name in quiet)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("bash", {"command": "true"}),
+        ("view", {"path": "f"}),
+        ("grep", {"pattern": "x"}),
+        ("listdir", {}),
+        ("edit", {"command": "str_replace", "path": "f", "old_str": "one", "new_str": "two"}),
+        ("rewrite", {"path": "f", "new_code": "x"}),
+        ("pdb", {"command": "where", "entrypoint": "python f"}),
+    ],
+)
+def test_a_closed_sandbox_is_not_an_error_of_the_policy(
+    name: str, arguments: dict[str, Any], context_for: Callable[..., ToolContext]
+) -> None:
+    context = context_for({"f": "one\n"})
+    context.sandbox.close()
+    with pytest.raises(SandboxClosed):
+        make_tools([name])[0].run(context, **arguments)
 
 
 @pytest.mark.parametrize("name", TOOLS)

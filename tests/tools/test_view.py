@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from swe_gym.errors import SandboxClosed, ToolError
+from swe_gym.errors import ToolError
 from swe_gym.tools import ToolContext
 from swe_gym.tools.view import view as view_tool
 
@@ -130,11 +130,3 @@ def test_control_characters_in_a_file_are_visible(context_for: Callable[..., Too
     context = context_for({"f": b"\x1b[31mred\rx\x0cy\n"})
 
     assert view(context, "f").endswith("     1\t\u241b[31mred\u240dx\x0cy\n")
-
-
-def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolContext]) -> None:
-    context = context_for({"f": ""})
-    context.sandbox.close()
-
-    with pytest.raises(SandboxClosed):
-        view(context, "f")

@@ -23,11 +23,13 @@ os.fork()
 os.write(1, b"%d\\n" % os.getpid())  # in one write: both processes use the pipe
 time.sleep(600)
 """
-# A client that starts it under the guard and says so.
+# A client that starts it under the guard, and has a fork that holds the pipe to the guard open.
 CLIENT = """
-import subprocess, sys, time
-guarded = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.executable, "-c", sys.argv[2]],
-                           stdin=subprocess.PIPE, start_new_session=True)
+import os, subprocess, sys, time
+guard = [sys.executable, "-c", sys.argv[1], str(os.getpid())]
+guarded = subprocess.Popen([*guard, sys.executable, "-c", sys.argv[2]], stdin=subprocess.PIPE, start_new_session=True)
+if fork := os.fork():
+    os.write(1, b"fork %d\\n" % fork)
 time.sleep(600)
 """
 
@@ -43,13 +45,15 @@ def gone(pid: int) -> bool:
 def test_the_server_stops_when_its_client_is_killed() -> None:
     client = subprocess.Popen([sys.executable, "-c", CLIENT, _GUARD, STUBBORN], stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
-    pids = [int(client.stdout.readline()), int(client.stdout.readline())]
+    said = sorted(client.stdout.readline() for _ in range(3))
+    pids = [int(line) for line in said[:2]]
     os.kill(client.pid, signal.SIGKILL)
     client.wait(10)
     client.stdout.close()
     deadline = time.monotonic() + 30
     while not all(map(gone, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
+    os.kill(int(said[2].removeprefix("fork")), signal.SIGKILL)
     assert all(map(gone, pids))
 
 

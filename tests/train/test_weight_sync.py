@@ -15,7 +15,7 @@ import fake_cuda  # noqa: E402  only where torch is there
 
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402
 from swe_gym.train.config import GenerationConfig  # noqa: E402
-from swe_gym.train.generators import sync_ways  # noqa: E402
+from swe_gym.train.generators import weight_sync  # noqa: E402
 from swe_gym.train.generators.weight_sync import choose, describe_weights, make_weight_sync  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
 
@@ -125,7 +125,7 @@ def test_ipc_sends_groups_of_copies_that_live_until_they_are_read(
     tiny_lm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = fake_cuda.pretend(monkeypatch)
-    monkeypatch.setattr(sync_ways, "GROUP_BYTES", 20_000)
+    monkeypatch.setattr(weight_sync, "GROUP_BYTES", 20_000)
     model = PolicyModel(tiny_lm)
     paths, arrived = [], {}
 
@@ -146,7 +146,7 @@ def test_ipc_sends_groups_of_copies_that_live_until_they_are_read(
             assert weight.data_ptr() != model.weights()[name].data_ptr()
             arrived[name] = weight.clone()
 
-    sync = sync_ways.IpcSync(model)
+    sync = weight_sync.IpcSync(model)
     sync.send(1, call)
     sync.send(2, call)
     first = paths.index("/finish_weight_update") + 1
@@ -164,12 +164,12 @@ def test_an_nccl_error_is_a_policy_error() -> None:
         raise RuntimeError("NCCL error: unhandled system error")
 
     with pytest.raises(PolicyError, match="unhandled system error"):
-        sync_ways._run_together(lambda: None, fail)
+        weight_sync._run_together(lambda: None, fail)
 
 
 def test_a_refused_broadcast_does_not_wait(tiny_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cuda.pretend(monkeypatch)
-    sync = sync_ways.NcclSync(PolicyModel(tiny_lm), "")
+    sync = weight_sync.NcclSync(PolicyModel(tiny_lm), "")
     released = threading.Event()
 
     class Stuck:

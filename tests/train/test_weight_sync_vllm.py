@@ -24,9 +24,8 @@ import fake_cuda  # noqa: E402  only where vLLM is there
 from fastapi import FastAPI  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 
-from swe_gym.train.generators import sync_ways  # noqa: E402
-from swe_gym.train.generators.sync_ways import IpcSync, NcclSync  # noqa: E402
-from swe_gym.train.generators.weight_sync import WeightSync  # noqa: E402
+from swe_gym.train.generators import weight_sync  # noqa: E402
+from swe_gym.train.generators.weight_sync import IpcSync, NcclSync, WeightSync  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
 
 PARALLEL = types.SimpleNamespace(world_size_across_dp=1, world_size=1, data_parallel_index=0, rank=0)
@@ -114,7 +113,7 @@ def test_ipc(tiny_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = fake_cuda.pretend(monkeypatch)
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", IpcSync.env["VLLM_ALLOW_INSECURE_SERIALIZATION"])
     monkeypatch.setattr(ipc_engine, "rebuild_cuda_tensor", memory.open)
-    monkeypatch.setattr(sync_ways, "GROUP_BYTES", 20_000)  # weights of one layer come in several groups
+    monkeypatch.setattr(weight_sync, "GROUP_BYTES", 20_000)  # weights of one layer come in several groups
     served = Served(copy.deepcopy(tiny_lm))
     model = PolicyModel(tiny_lm)
     sync_twice(IpcSync(model), model, Engine(ipc_engine.IPCWeightTransferEngine, served), served)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from swe_gym.errors import UsageError
 from swe_gym.files import whole_lines
-from swe_gym.trajectories.records import end_of_records, join, parse_line, records, split
+from swe_gym.trajectories.records import end_of_records, find_records, join_record, parse_line, split_record
 from swe_gym.trajectories.run_folder import read_live_file
 from swe_gym.trajectories.trajectory import Trajectory, Turn
 
@@ -60,7 +60,7 @@ def test_a_cut_leaves_the_whole_episodes_before_it(
     cut = int(part * ends[-1])
     path.write_bytes((path.read_bytes() if episodes else b"")[:cut])
     whole = sum(end <= cut for end in ends) - 1
-    found = list(records(whole_lines(path)))
+    found = list(find_records(whole_lines(path)))
     assert [Trajectory.from_lines(one.lines) for one in found] == episodes[:whole]
     assert [(one.place, one.place + one.length) for one in found] == list(itertools.pairwise(ends))[:whole]
     with path.open("rb") as file:
@@ -80,7 +80,7 @@ def test_a_record_of_one_line_is_read_as_its_lines_are(
     assert list(Trajectory.read(path)) == episodes
     for one in episodes:
         whole = json.loads(json.dumps(one.model_dump()))
-        assert join(split(whole)) == whole
+        assert join_record(split_record(whole)) == whole
         one.append(path)
     assert list(Trajectory.read(path)) == episodes * 2
 
@@ -117,7 +117,7 @@ def test_an_invalid_record_is_named_and_the_others_are_read(tmp_path: Path, chan
     with pytest.raises(UsageError, match=f"records.jsonl, line {place}: not a trajectory of version 1"):
         list(Trajectory.read(path))
     good = []
-    for found in records(whole_lines(path)):
+    for found in find_records(whole_lines(path)):
         try:
             good.append(Trajectory.from_lines(found.lines).task_id)
         except UsageError:

@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_gym.vector.infos import InfoBatcher
+from swe_gym.vector.batches import InfoBatcher
 
 
 def gymnasiums(infos: list[dict[str, Any]]) -> dict[str, Any]:

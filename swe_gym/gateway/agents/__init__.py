@@ -15,6 +15,7 @@ AGENTS = Registry[type[Agent]](
         "mini": "swe_gym.gateway.agents.mini:Mini",
         "claude-code": "swe_gym.gateway.agents.claude_code:ClaudeCode",
         "codex": "swe_gym.gateway.agents.codex:Codex",
+        "qwen-code": "swe_gym.gateway.agents.qwen_code:QwenCode",
         "opencode": "swe_gym.gateway.agents.opencode:OpenCode",
         "openhands": "swe_gym.gateway.agents.openhands:OpenHands",
         "aider": "swe_gym.gateway.agents.aider:Aider",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ...trajectories.trajectory import Usage
+from ...trajectories import Usage
 from ...types import JsonObject
 from ..calls import Answer, Call, Refusal, event
 from ..reading import SETTINGS, field, function_tool, join_parts, make_tool_call, objects, settings_of, token_limit

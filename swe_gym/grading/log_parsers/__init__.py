@@ -42,7 +42,7 @@ LOG_PARSERS = Registry[LogParser](
         **_in("jvm", "maven", "maven_classes", "ant", "gradle_tasks", gradle_custom="gradle"),
         **_in("javascript", "jest", "jest_json", "jest_suites", "calypso", "vitest", "mocha", "karma", "tap"),
         **_in("javascript", "chart_js", "marked", "p5js", immutable_js="jest_or_json", react_pdf="jest_files"),
-        **_in("scripting", "minitest", "cucumber", "jekyll", "ruby_unit", "phpunit", rspec_transformed_json="rspec"),
+        **_in("native", "minitest", "cucumber", "jekyll", "ruby_unit", "phpunit", rspec_transformed_json="rspec"),
         # Further names of SWE-rebench V2.
         **_in("jvm", "junit", sbt="junit", gradlew_v1="gradle_junit", r_junit="junit_nodes"),
         **_in("jvm", parse_logs_r_junit="junit_nodes", parse_combined_test_reports="junit_nodes"),

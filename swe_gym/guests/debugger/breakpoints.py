@@ -6,14 +6,14 @@ import linecache
 import os
 import pdb
 
-from .sources import code_lines
+from .frames import code_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ContextManager, Iterator, Literal
 
     from .channel import DebuggerChannel
-    from .sources import Watch
+    from .frames import Watch
 
     Items = list[dict[str, Any]]
     Told = tuple[Items, list[str]]

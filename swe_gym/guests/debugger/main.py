@@ -11,9 +11,8 @@ import signal
 import sys
 
 from .channel import DebuggerChannel
-from .frames import HERE
+from .frames import HERE, Watch
 from .program import run
-from .sources import Watch
 from .stops import Debugger
 from .test_runners import catch_set_trace
 

@@ -13,8 +13,7 @@ import threading
 
 from .breakpoints import Breakpoints, kept
 from .channel import Typed
-from .frames import HERE, harness, module_name, summary
-from .sources import continues_block
+from .frames import HERE, continues_block, harness, module_name, summary
 
 CONTEXT = 5
 """Source lines shown before and after the current one."""
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, NoReturn
 
     from .channel import DebuggerChannel
-    from .sources import Watch
+    from .frames import Watch
 
 
 class Prompt(Breakpoints):

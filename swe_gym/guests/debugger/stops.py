@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Iterator
 
     from .channel import DebuggerChannel
-    from .sources import Watch
+    from .frames import Watch
 
 MAX_EXCEPTION = 1000
 

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 import gymnasium
 from pydantic import ValidationError
 
-from ...door import load as _load
 from ...errors import UsageError, unknown_name, wrong_fields
 from ...registry import Registry
+from ...registry import load as _load
 from ...types import JsonMapping, JsonObject
-from ..policy import Policy, PolicyFactory
+from .base import Policy as Policy
+from .base import PolicyFactory as PolicyFactory
 
-if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
+    from .base import EpisodeSettings as EpisodeSettings
+    from .base import HostedPolicy as HostedPolicy
+    from .base import Player as Player
+    from .base import PolicyReport as PolicyReport
+    from .base import ReportingPolicy as ReportingPolicy
     from .gold import GoldPolicy as GoldPolicy
     from .human import HumanPolicy as HumanPolicy
     from .llm import TOKENS_PER_CHARACTER as TOKENS_PER_CHARACTER
@@ -35,9 +41,16 @@ __all__ = [
     "POLICIES",
     "TOKENS_PER_CHARACTER",
     "EmptyPolicy",
+    "EpisodeSettings",
     "GoldPolicy",
+    "HostedPolicy",
     "HumanPolicy",
     "LLMPolicies",
+    "Player",
+    "Policy",
+    "PolicyFactory",
+    "PolicyReport",
+    "ReportingPolicy",
     "ScriptedPolicy",
     "ServerFacts",
     "action_of",
@@ -48,7 +61,7 @@ __all__ = [
     "make_policies",
 ]
 
-AGENTS = "swe_gym.gateway.players:AgentPlayers"
+_AGENTS = "swe_gym.gateway.players:AgentPlayers"
 """The factory of players whose agents ask the model of another factory."""
 
 POLICIES = Registry[Callable[..., Policy]](
@@ -57,8 +70,8 @@ POLICIES = Registry[Callable[..., Policy]](
         "scripted": "swe_gym.rollout.policies.scripted:ScriptedPolicy",
         "empty": "swe_gym.rollout.policies.scripted:EmptyPolicy",
         "gold": "swe_gym.rollout.policies.gold:GoldPolicy",
-        "expert": "swe_gym.rollout.policies.expert:ExpertPolicy",
-        "random": "swe_gym.rollout.policies.random:RandomPolicy",
+        "expert": "swe_gym.rollout.policies.gold:ExpertPolicy",
+        "random": "swe_gym.rollout.policies.scripted:RandomPolicy",
         "baseline": "swe_gym.rollout.policies.baseline:BaselinePolicy",
         "human": "swe_gym.rollout.policies.human:HumanPolicy",
         "llm": "swe_gym.rollout.policies.llm:LLMPolicy [llm]",
@@ -132,7 +145,7 @@ def make_players(
     policies = make_policies(name, options)
     if not agent:
         return policies
-    made: PolicyFactory = POLICIES.load(AGENTS)(agent, agent_options or {}, policies)  # type: ignore[assignment]
+    made: PolicyFactory = POLICIES.load(_AGENTS)(agent, agent_options or {}, policies)  # type: ignore[assignment]
     return made
 
 

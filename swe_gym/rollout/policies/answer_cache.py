@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from ...errors import UsageError
 from ...files import write_text
-from ...trajectories.trajectory import ModelServer, Usage
+from ...trajectories import ModelServer, Usage
 from ...types import Frozen, Json, JsonMapping, JsonObject
 from .chat_client import ChatReply
 

@@ -17,7 +17,7 @@ from typing import Any
 import openai
 
 from ...errors import PolicyError
-from ...trajectories.trajectory import Usage
+from ...trajectories import Usage
 from ...types import Json, JsonObject
 from .retries import Retries
 

@@ -1,4 +1,4 @@
-"""The policy that applies the gold patch, or runs the task's own solution."""
+"""Policies that know the solution: one applies the gold patch, one solves generated tasks as an expert would."""
 
 import base64
 import io
@@ -10,8 +10,9 @@ import gymnasium
 from ...envs import SweEnv
 from ...grading.in_place import solve_command
 from ...spaces import Info
+from ...tasks import expert_calls
 from ...types import RewardScript, ToolCall
-from .calls import render, shell_call, submit_call, swe_env
+from .calls import ending, render, shell_call, submit_call, swe_env, tool_env
 from .scripted import ScriptedPolicy
 
 CHUNK = 60_000
@@ -80,3 +81,30 @@ def _chunks(text: str) -> Iterator[str]:
         chunk.append(line)
         size += len(line)
     yield "".join(chunk)
+
+
+class ExpertPolicy:
+    """A policy that solves tasks of `SWE/Micro-v0`: it looks, repairs and submits.
+
+    Args:
+        env: The environment, with the default tools or those of them that the solutions use.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str]) -> None:
+        self._env = tool_env(env)
+        self._script: ScriptedPolicy | None = None
+
+    def reset(self, info: Info) -> None:
+        """Compute the calls for the task of this episode.
+
+        Raises:
+            UsageError: The task is not a generated one.
+        """
+        calls = [*expert_calls(info["task_id"]), *ending(self._env)]
+        self._script = ScriptedPolicy(render(self._env, call) for call in calls)
+        self._script.reset(info)
+
+    def act(self, observation: str) -> str:
+        """Return the next call."""
+        assert self._script is not None, "call `reset` first"
+        return self._script.act(observation)

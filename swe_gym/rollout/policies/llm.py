@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import threading
+from importlib import resources
 from typing import Any, Literal
 
 import gymnasium
@@ -17,15 +18,14 @@ from ...actions import describe_tools
 from ...envs import ToolEnv
 from ...errors import PolicyError, UsageError
 from ...spaces import Info
-from ...trajectories.trajectory import ModelServer, PolicyInfo, Prices, Usage
+from ...trajectories import ModelServer, PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
-from ..policy import PolicyReport
 from .answer_cache import AnswerCache
+from .base import PolicyReport
 from .calls import tool_env
 from .chat_client import ChatClient, ChatReply, ContextExceeded, address_of, without_key
 from .history import ChatHistory
 from .models import SECONDS, identity_of, known_prices, rows_of
-from .prompts import system_prompt
 
 logger = logging.getLogger(__name__)
 
@@ -331,8 +331,15 @@ def is_native(calls: str | None, action_format: str) -> bool:
 
 def _system(env: ToolEnv, given: str | None, *, native: bool) -> str:
     tools = env.config["tools"]
-    text = system_prompt(tools if isinstance(tools, str) else "") if given is None else given
+    text = _read_prompt(tools if isinstance(tools, str) else "") if given is None else given
     return text if native else f"{text}\n\n{describe_tools(env.tools, env.config['action_format'])}"
+
+
+def _read_prompt(preset: str) -> str:
+    """Return the system prompt for a tool preset; without a preset, the general part only."""
+    folder = resources.files(__package__) / "prompts"
+    parts = [folder / "general.md", folder / f"{preset}.md"]
+    return "\n\n".join(part.read_text(encoding="utf-8").strip() for part in parts if part.is_file())
 
 
 def _make_fixed_fields(env: ToolEnv, options: LLMPolicies, *, native: bool) -> JsonObject:

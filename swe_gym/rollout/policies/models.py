@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Sequence
 from importlib import resources
 
-from ...trajectories.trajectory import Prices
+from ...trajectories import Prices
 from ...types import Json, JsonObject
 
 SECONDS = 4.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, NoReturn
 
 from ...errors import PolicyError, UsageError, unknown_name
-from ...trajectories.trajectory import ModelServer
+from ...trajectories import ModelServer
 from ...types import JsonObject
 from .chat_client import ChatClient, without_key
 from .llm import LLMPolicies

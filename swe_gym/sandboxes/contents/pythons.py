@@ -201,18 +201,18 @@ def list_installed(python: PreparedPython, *, timeout: float) -> tuple[str, ...]
     return tuple(result.stdout.decode("utf-8", "replace").split("\n")[:-1])
 
 
-PLACE = "/opt/swe-gym-python"
+PORTABLE_FOLDER = "/opt/swe-gym-python"
 """Its folder in the container. No PATH has it, so commands find only the image's programs."""
 
 PACK_SECONDS = 60.0
 
 
-def packing_program(folder: str = PLACE) -> str:
-    """Return the program that fills a folder, to be used at `PLACE`, with the Python that runs it."""
-    return f"{bundle('pack_python')}\n\npack_python({folder!r}, {PLACE!r})\n"
+def packing_program(folder: str = PORTABLE_FOLDER) -> str:
+    """Return the program that fills a folder, to be used at `PORTABLE_FOLDER`, with the Python that runs it."""
+    return f"{bundle('pack_python')}\n\npack_python({folder!r}, {PORTABLE_FOLDER!r})\n"
 
 
-def problem(architecture: str) -> str:
+def why_not_portable(architecture: str) -> str:
     """Return why this machine's Python cannot run in an image of this architecture, or an empty text."""
     system, machine = platform.system(), platform.machine()
     ours = ARCHITECTURES.get(machine, machine)
@@ -220,7 +220,7 @@ def problem(architecture: str) -> str:
 
 
 @functools.cache
-def archive() -> bytes:
+def pack_portable_python() -> bytes:
     """Return this machine's Python as a tar archive for the root of a container.
 
     Raises:
@@ -236,7 +236,7 @@ def archive() -> bytes:
             raise SandboxStartError(text, reason="setup", detail=detail or str(error)) from error
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as packed:
-            packed.add(folder.path, PLACE.lstrip("/"), filter=_readable_to_all)
+            packed.add(folder.path, PORTABLE_FOLDER.lstrip("/"), filter=_readable_to_all)
         return buffer.getvalue()
 
 

@@ -22,7 +22,7 @@ from ...guests.masks import MASKED, READ_ONLY
 from ...types import Capabilities, JsonMapping, JsonObject
 from ..channel import ByteStream
 from ..container import BOOT, NO_PYTHON_SAID, ContainerSandbox, boot_input, start_command
-from ..contents.pythons import PLACE, archive, problem
+from ..contents.pythons import PORTABLE_FOLDER, pack_portable_python, why_not_portable
 from ..gates import gate
 from ..runner_sandbox import runner_source
 from ..types import Finding, SandboxSpec, demand_isolation, parse_options
@@ -121,7 +121,7 @@ class DockerSandbox(ContainerSandbox):
         if self._isolation == "container":
             notes.append("The container shares the engine's kernel: a kernel exploit escapes.")
         if self._copies_python:
-            notes.append(f"The image has no Python: the runner uses a copy of this machine's in {PLACE}.")
+            notes.append(f"The image has no Python: the runner uses a copy of this machine's in {PORTABLE_FOLDER}.")
         if "size" not in self.options.storage_opt:
             notes.append("Disk is limited per file, not in total.")
         return Capabilities(
@@ -164,7 +164,7 @@ class DockerSandbox(ContainerSandbox):
         found = self._bring_image(engine, image, deadline)
         self._image_id = found.get("Id", "")
         self._copies_python = self._image_id in _WITHOUT_PYTHON
-        if self._copies_python and (why := problem(found.get("Architecture", ""))):
+        if self._copies_python and (why := why_not_portable(found.get("Architecture", ""))):
             text = f"image {image!r} has no Python, and {why}. Install Python 3.6 or newer in the image"
             raise SandboxStartError(text, reason="image")
         start_guard(base_url)
@@ -252,7 +252,7 @@ class DockerSandbox(ContainerSandbox):
     def _own_files(self, found: JsonObject) -> Iterator[tuple[str, bytes]]:
         """Yield archives to unpack in the container before its start, each with its name in errors."""
         if self._copies_python:
-            yield "Python", archive()
+            yield "Python", pack_portable_python()
         if self.spec.network == "none" and not self._is_root(found):
             yield "/etc/hosts", one_file("etc/hosts", HOSTS.encode())
 

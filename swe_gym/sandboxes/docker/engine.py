@@ -18,8 +18,7 @@ import docker.utils
 import requests.exceptions
 
 from ...errors import SandboxStartError
-from ..channel import SocketStream
-from ..tls import TlsSocket
+from ..channel import SocketStream, TlsSocket
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from ...errors import Unsupported
 from ...guests import bundle
 from ...types import Frozen, JsonObject
 from ..container import BOOT, KEPT_CAPABILITIES, VENV, start_command
-from ..contents.pythons import PLACE, packing_program
+from ..contents.pythons import PORTABLE_FOLDER, packing_program
 from ..types import DEFAULT_MEMORY_MB, SandboxSpec
 from .api import Object
 from .status import CONTAINER, PORTABLE_PYTHON, START_TIMEOUT, TTL, UNPLUG
@@ -287,7 +287,7 @@ def _lent_mounts(options: KubernetesOptions) -> list[Object]:
 
 
 def _lent(options: KubernetesOptions) -> dict[str, str]:
-    return {PORTABLE_PYTHON: PLACE} if options.python_image else {}
+    return {PORTABLE_PYTHON: PORTABLE_FOLDER} if options.python_image else {}
 
 
 def _command(program: str) -> list[str]:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import websocket
 
-from ..channel import SocketStream
-from ..tls import TlsSocket
+from ..channel import SocketStream, TlsSocket
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 STDIN, STDOUT, STDERR, STATUS = range(4)

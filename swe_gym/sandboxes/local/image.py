@@ -19,7 +19,7 @@ from ...errors import SandboxStartError, Unsupported
 from ...types import Capabilities, Frozen
 from ..channel import ByteStream
 from ..container import ContainerSandbox
-from ..contents.pythons import archive
+from ..contents.pythons import pack_portable_python
 from ..images import ImageStore, StoredImage, copies_folder, id_ranges
 from ..types import SandboxSpec, demand_isolation, parse_options
 from .forkserver import Supervisor, launch
@@ -145,7 +145,7 @@ def python_layer(deadline: float) -> Path:
     """Return a layer with a copy of this machine's Python, for programs that seal and grade."""
 
     def build(folder: Path) -> None:
-        with tarfile.open(fileobj=io.BytesIO(archive())) as packed:
+        with tarfile.open(fileobj=io.BytesIO(pack_portable_python())) as packed:
             packed.extractall(folder, filter="tar")
 
     return build_once("portable-python", digest(sys.version, sys.base_prefix), build, deadline=deadline)

@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 from ...errors import ToolError
 from ...types import ToolResult
 from ..base import ToolContext, tool
-from ..bash import bash
 from ..edit import EditorTool, FileText, NewStr
 from ..files import shown_path
 from ..listdir import find_entries
-from ..shell import DEFAULT_TIMEOUT
+from ..shell import DEFAULT_TIMEOUT, bash
 from ..text import bound, harmless
 from ..view import HEADER_ROOM, choose_window, more_lines, open_for_view
 

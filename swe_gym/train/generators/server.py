@@ -23,8 +23,9 @@ _TORCHRUN = re.compile(r"TORCHELASTIC_.*|MASTER_(ADDR|PORT)|ROLE_NAME|((LOCAL|GR
 
 _GUARD = """
 import os, select, signal, subprocess, sys, time
-child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-while child.poll() is None and not select.select([0], [], [], 0.2)[0]:
+parent = int(sys.argv[1])
+child = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL)
+while child.poll() is None and os.getppid() == parent and not select.select([0], [], [], 0.2)[0]:
     pass
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.killpg(0, signal.SIGTERM)
@@ -33,8 +34,11 @@ while child.poll() is None and time.monotonic() < patience:
     time.sleep(0.05)
 os.killpg(0, signal.SIGKILL)
 """
-"""Runs a command in a process group, which it kills when stdin closes: when the parent closes it or is gone. Killing
-only vLLM's first process would leave the others running."""
+"""Runs a command in a process group, and kills the group when the command ends, the parent ends or the parent closes
+stdin. Forks of the parent may hold stdin open. Killing only vLLM's first process would leave the others running.
+
+`swe_gym.guard` stands outside the group, whose number may be another's by the time it kills.
+"""
 
 
 class VllmServer:
@@ -72,7 +76,7 @@ class VllmServer:
         self._log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _GUARD, *command, *args],
+                [sys.executable, "-c", _GUARD, str(os.getpid()), *command, *args],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -21,8 +21,7 @@ from ..config import GenerationConfig
 from ..model import PolicyModel
 from . import read_options
 from .server import VllmServer
-from .sync_ways import write_folder
-from .weight_sync import make_weight_sync
+from .weight_sync import make_weight_sync, write_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,11 +15,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from ..errors import UsageError
-from ..types import Frozen, Json, JsonMapping, JsonObject
-from .run_folder import RunInfo, read_episodes, read_failed, read_run
-from .statistics import difference_interval, mean_interval, pass_curve, sign_flip_test
-from .trajectory import Usage
+from ...errors import UsageError
+from ...types import Frozen, Json, JsonMapping, JsonObject
+from ..run_folder import RunInfo, read_episodes, read_failed, read_run
+from ..statistics import difference_interval, mean_interval, pass_curve, sign_flip_test
+from ..trajectory import Usage
 
 
 class Attempt(Protocol):

@@ -10,12 +10,12 @@ import posixpath
 import shlex
 from collections.abc import Mapping
 
-from ..errors import FileError, GradingError, MissingFile, TaskError, Unsupported
-from ..sandboxes import Sandbox
-from ..types import FileContent, Json, JsonObject, RewardScript, Task, Verdict
-from .base import LOG_CHARS
-from .graders import some
-from .reporter import steady_env, timeout_reason
+from ...errors import FileError, GradingError, MissingFile, TaskError, Unsupported
+from ...sandboxes import Sandbox
+from ...types import FileContent, Json, JsonObject, RewardScript, Task, Verdict
+from ..base import LOG_CHARS
+from ..graders import some
+from ..reporter import steady_env, timeout_reason
 
 REWARD_FILES = ("reward.json", "reward.txt")
 """Files of the reward. The first that exists counts."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import gymnasium
 
-from ..envs import ToolEnv
-from ..errors import PolicyError, UsageError
-from ..spaces import Info
-from ..trajectories.trajectory import PolicyInfo, Segment, Usage
-from ..types import Json, JsonObject, ToolSpec
-from .policy import PolicyReport
+from ...envs import ToolEnv
+from ...errors import PolicyError, UsageError
+from ...spaces import Info
+from ...trajectories import PolicyInfo, Segment, Usage
+from ...types import Json, JsonObject, ToolSpec
+from ..policies import PolicyReport
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

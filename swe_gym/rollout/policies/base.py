@@ -9,12 +9,12 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
 
-from ..errors import PolicyError
-from ..spaces import Info
-from ..trajectories.trajectory import ModelServer, PolicyInfo, Prices, Segment, Trajectory, Turn, Usage
-from ..types import JsonObject, ToolSpec
-from .budget import RolloutBudget
-from .pool import DriverLink
+from ...errors import PolicyError
+from ...spaces import Info
+from ...trajectories import ModelServer, PolicyInfo, Prices, Segment, Trajectory, Turn, Usage
+from ...types import JsonObject, ToolSpec
+from ..budget import RolloutBudget
+from ..pool import DriverLink
 
 
 class Policy(Protocol):

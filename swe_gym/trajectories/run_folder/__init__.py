@@ -2,9 +2,10 @@
 
     runs/NAME/
       run.json             the configuration
-      trajectories.jsonl   records of graded episodes (see `records`); each (task, attempt) at most once
+      trajectories.jsonl   records of graded episodes (see `find_records`); each (task, attempt) at most once
       index.jsonl          one `IndexLine` per record of trajectories.jsonl: its place, and the columns of a table
       failed.jsonl         records of failed tries: failures, cancelled and killed episodes
+      regraded.jsonl       new verdicts, which others add (see `swe_gym.curation.regrading`)
       live/                one file per running episode: its record so far
       progress.json        the last progress, replaced about every second
       lock                 held while a process writes
@@ -29,11 +30,11 @@ from typing import IO, BinaryIO, Literal, NamedTuple, Self
 
 from pydantic import ValidationError
 
-from ..errors import UsageError, wrong_fields
-from ..files import end_of_lines, whole_lines, write_text
-from ..types import Frozen, Json, JsonMapping, JsonObject
-from .records import end_of_records, parse_line, records
-from .trajectory import ModelServer, Prices, Trajectory, Turn, Usage
+from ...errors import UsageError, wrong_fields
+from ...files import end_of_lines, whole_lines, write_text
+from ...types import Frozen, Json, JsonMapping, JsonObject
+from ..records import end_of_records, find_records, parse_line
+from ..trajectory import ModelServer, Prices, Trajectory, Turn, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -284,7 +285,7 @@ def _end(entries: list[IndexLine]) -> int:
 
 def _entries(path: Path, start: int) -> Iterator[IndexLine]:
     """Yield the entries of the trajectories from an offset."""
-    for record in records(whole_lines(path, start)):
+    for record in find_records(whole_lines(path, start)):
         try:
             yield index_line(Trajectory.from_lines(record.lines), record.place, record.length)
         except UsageError as error:

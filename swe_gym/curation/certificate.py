@@ -1,0 +1,516 @@
+"""Certificates: what the judge found about rewarded attempts, as JSON that anyone can find again.
+
+A certificate holds digests of everything that led to it, and a digest of itself. A digest shows that a file was
+changed. It is not a signature: anyone who changes a file can compute it again. So a check repeats the whole judgement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Self, get_args
+
+from pydantic import Field, ValidationError, model_validator
+
+from ..commands import run_command
+from ..errors import SandboxError, TaskError, UsageError, wrong_fields
+from ..files import write_text
+from ..grading import REWARDS
+from ..grading.counter import Scope
+from ..rollout import without_secrets
+from ..sandboxes.contents import git_program, prepare_workspace
+from ..tasks import TaskRecord, digest
+from ..types import (
+    FilesWorkspace,
+    FolderWorkspace,
+    Frozen,
+    GitWorkspace,
+    JsonObject,
+    TarWorkspace,
+    Task,
+    TestStatus,
+    Verdict,
+)
+from .claims import Claim, Origin
+from .regrading import Judged, JudgeSettings, Versions, find_versions, is_close, judge_works, reward_of, work_of
+
+Outcome = Literal["proven", "unproven", "refuted"]
+
+UNSAFE = ("", "none", "process")
+"""Isolations in which work can change the hidden tests."""
+
+WORKSPACE_SECONDS = 600.0
+"""Seconds that preparing the code of a task may take."""
+
+
+DECIDING = ("reward", "alarm_reward", "counter", "judge_runs")
+"""Arguments of an environment that decide on rewards."""
+
+CHANGED = "it was changed after it was written"
+
+MOST_RUNS = 100
+"""Runs that a file may ask for."""
+
+TOLD = ("image_digest", "backend", "sandbox_options", "isolation", "versions", "source", "source_options", "why")
+"""Fields that may differ between machines. They are told, and refute nothing."""
+
+OF_CHANCE = ("tests", "alarms", "dropped")
+"""Fields that may differ between two runs of work that is refuted in both: by which test a cheat is found."""
+
+OF_A_RECORD = ("record.reason", "record.gold", "record.empty", "record.flaky")
+"""Details of a validation. Its status must be the same."""
+
+OF_THE_RUN = ("date", "seconds", "test_seconds", "digest")
+"""Fields that belong to one run of the judge."""
+
+OF_THE_CLAIM = ("version", "task_id", "attempt", "origin", "model", "claimed", "patch", "env", "times")
+"""Fields that the certificate gives to the check. Nothing but the file with the attempts can confirm them."""
+
+
+def find_unsafe(env: JsonObject) -> str:
+    """Return why arguments that a file names cannot decide on a reward; empty if they can."""
+    reward, runs = env.get("reward", "binary"), env.get("judge_runs", 2)
+    if not isinstance(reward, str) or reward not in REWARDS:
+        return f"the reward {reward!r} is not one of swe_gym's: `swe-gym regrade` computes your own"
+    if not isinstance(runs, int) or not 2 <= runs <= MOST_RUNS:
+        return f"judge_runs is not from 2 to {MOST_RUNS}"
+    lost = env.get("alarm_reward", 0.0)
+    if not isinstance(lost, int | float) or not -math.inf < lost <= 0:
+        return "alarm_reward is not a number of at most 0"
+    return "" if env.get("counter", "few") in get_args(Scope) else "counter is neither few nor all"
+
+
+class Deviation(NamedTuple):
+    """A field that a check found otherwise.
+
+    Attributes:
+        field: Name of the field.
+        certified: What the certificate says.
+        found: What the check found.
+        refutes: Whether the certificate is wrong. Otherwise the machines differ.
+    """
+
+    field: str
+    certified: str
+    found: str
+    refutes: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.certified}, here {self.found}"
+
+
+class CertifiedTest(Frozen):
+    """A required test.
+
+    Attributes:
+        status: How it ended.
+        starts: Whether it must start passing. Otherwise it must keep passing.
+        texts: Number of its texts among which only a guess finds the original; 0 without a counter-test. With 1, work
+            that reads the test can tell the original.
+    """
+
+    status: TestStatus
+    starts: bool
+    texts: int = 0
+
+
+class CertifiedTask(Frozen):
+    """What validating the task found.
+
+    Attributes:
+        status: As in `TaskRecord`.
+        reason: Why the task is not usable; empty if it is.
+        gold: Whether each run judged the gold patch resolved.
+        empty: Whether each run judged the untouched repository resolved.
+        flaky: Required tests that pass in some runs of the same work and not in others.
+    """
+
+    status: str
+    reason: str = ""
+    gold: tuple[bool, ...] = ()
+    empty: tuple[bool, ...] = ()
+    flaky: tuple[str, ...] = ()
+
+
+class Certificate(Frozen):
+    """What the judge found about one rewarded attempt. Hidden from policies, because it names tests.
+
+    Attributes:
+        version: Version of the format.
+        task_id: Task of the attempt.
+        attempt: Number of the attempt.
+        origin: Kind of the file that claims the reward.
+        model: Model or policy, as the file names it.
+        claimed: Reward as the file claims it. None: it tells none.
+        outcome: "proven": the reward holds, and each test that must start passing has a counter-test that the work
+            failed, as correct work does. "unproven": the reward holds, but `why` says what nothing proves. "refuted":
+            the reward does not hold.
+        why: The reason, in one sentence.
+        reward: Reward as re-graded.
+        alarms: Counter-tests that passed, although they fail with the gold patch.
+        tests: Required test -> what is known of it.
+        record: What validating the task found.
+        dropped: Paths that the patch changes and grading set back.
+        source: Name of the task source.
+        source_options: Its arguments.
+        task_sha256: SHA-256 of the task, its oracle and its code.
+        patch_sha256: SHA-256 of the patch.
+        image: Image of the task; empty without one.
+        image_digest: Its digest, as the backend knows it.
+        backend: Kind of sandbox.
+        sandbox_options: Options as in `SweEnv`.
+        isolation: Isolation of the sandbox.
+        env: Arguments of the environment that decide on the reward.
+        times: Runs of the validation in each state.
+        versions: What judged.
+        date: Date (ISO 8601).
+        seconds: Wall-clock time of judging.
+        test_seconds: Part of it that the tests took.
+        patch: The work as a git diff.
+        digest: SHA-256 of all other fields.
+    """
+
+    version: Literal[1] = 1
+    task_id: str
+    attempt: int = Field(ge=0)
+    origin: Origin
+    model: str = ""
+    claimed: float | None = None
+    outcome: Outcome
+    why: str
+    reward: float
+    alarms: tuple[str, ...] = ()
+    tests: dict[str, CertifiedTest] = Field(default={}, repr=False)
+    record: CertifiedTask
+    dropped: tuple[str, ...] = ()
+    source: str
+    source_options: JsonObject = {}
+    task_sha256: str
+    patch_sha256: str
+    image: str = ""
+    image_digest: str = ""
+    backend: str
+    sandbox_options: JsonObject = {}
+    isolation: str = ""
+    env: JsonObject = {}
+    times: int = Field(ge=1, le=MOST_RUNS)
+    versions: Versions
+    date: str = ""
+    seconds: float = 0.0
+    test_seconds: float = 0.0
+    patch: str = Field(repr=False)
+    digest: str = ""
+
+    @model_validator(mode="after")
+    def _can_be_repeated(self) -> Self:
+        """Refuse what a check of a stranger's file must not do: run code that it names, or run for ever."""
+        if why := find_unsafe(self.env):
+            raise ValueError(f"env: {why}")
+        return self
+
+    def compute_digest(self) -> str:
+        """Return the SHA-256 of all fields but `digest`, as JSON with sorted keys and no blanks."""
+        fields = self.model_dump(mode="json", exclude={"digest"})
+        return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def sealed(self) -> Self:
+        """Return the certificate with its digest."""
+        return self.model_copy(update={"digest": self.compute_digest()})
+
+    def write(self, folder: Path) -> None:
+        """Write the certificate into a folder, which is made."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(file_of(folder, self.claim), self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a certificate. Its digest may be wrong.
+
+        Raises:
+            UsageError: The file is missing, or not a certificate.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise UsageError(f"file not found: {path}") from None
+        except ValidationError as error:
+            raise UsageError(f"{path} is not a certificate of version 1: {wrong_fields(error)}") from error
+
+    @classmethod
+    def read_all(cls, path: Path) -> dict[Path, Self]:
+        """Read a certificate, or all of a folder.
+
+        Raises:
+            UsageError: There is none, a file is not a certificate, or two are about one attempt.
+        """
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not files:
+            raise UsageError(f"{path} holds no certificate: `swe-gym certify ATTEMPTS {path}` writes them")
+        found = {file: cls.read(file) for file in files}
+        names = Counter(one.claim.name for one in found.values())
+        for file, one in found.items():
+            if names[one.claim.name] > 1:
+                raise UsageError(f"{file} certifies {one.claim.name}, as another file there does: check it alone")
+        return found
+
+    def deviations(self, again: Certificate) -> list[Deviation]:
+        """Return what a repetition found otherwise, and which digests in the certificate do not fit its content."""
+        digests = (
+            ("digest", self.digest, self.compute_digest()),
+            ("patch_sha256", self.patch_sha256, self.claim.sha256),
+        )
+        wrong = [Deviation(name, old or "none", f"{new}: {CHANGED}") for name, old, new in digests if old != new]
+        old, new = (one.model_dump(mode="json") for one in (self, again))
+        refuted = self.outcome == again.outcome == "refuted"
+        for name in Certificate.model_fields.keys() - {*OF_THE_RUN, *OF_THE_CLAIM, "patch_sha256"}:
+            told = name in TOLD or (refuted and name in OF_CHANCE)
+            wrong.extend(_differ(name, old[name], new[name], refutes=not told))
+        return sorted(wrong, key=lambda one: (not one.refutes, one.field))
+
+    @property
+    def setting(self) -> tuple[object, ...]:
+        """Where the tasks come from, and where they were judged."""
+        return (self.source, self.source_options, self.backend, self.sandbox_options, self.times)
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that it is about."""
+        return Claim(
+            self.task_id, self.patch, self.attempt, self.claimed, self.model, f"attempt {self.attempt}", env=self.env
+        )
+
+
+def file_of(folder: Path, claim: Claim) -> Path:
+    """Return the file of a claim's certificate."""
+    return folder / f"{claim.task_id}.{claim.attempt}.json"
+
+
+def read_known(
+    folder: Path, claims: Sequence[Claim], tasks: Mapping[str, Task], settings: JudgeSettings
+) -> dict[str, Certificate]:
+    """Return the certificates of an earlier call, by the names of their attempts.
+
+    Raises:
+        UsageError: The folder holds another certificate of an attempt, or one that was changed.
+    """
+    known, versions = {}, find_versions()
+    for claim in claims:
+        if not (file := file_of(folder, claim)).exists():
+            continue
+        old = Certificate.read(file)
+        if old.digest != old.compute_digest():
+            raise UsageError(f"{file}: {CHANGED}: name another folder, or remove the file")
+        asked = (claim.sha256, claim.reward, settings.backend, versions)
+        there = (old.patch_sha256, old.claimed, old.backend, old.versions)
+        if asked != there or old.task_sha256 != task_sha256(tasks[claim.task_id]):
+            raise UsageError(
+                f"{file} certifies another patch, task, reward, backend or version: name another folder, or check it: "
+                f"swe-gym certify {file} --check"
+            )
+        known[claim.name] = old
+    return known
+
+
+# --- making -------------------------------------------------------------------------------------------------
+
+
+class Origins(NamedTuple):
+    """Where the attempts and the tasks come from.
+
+    Attributes:
+        origin: Kind of the file with the attempts.
+        source: Name of the task source.
+        source_options: Its arguments.
+    """
+
+    origin: Origin
+    source: str
+    source_options: JsonObject
+
+
+def certify(
+    claims: Sequence[Claim],
+    tasks: Mapping[str, Task],
+    records: Mapping[str, TaskRecord],
+    settings: JudgeSettings,
+    origins: Origins,
+    *,
+    times: int = 3,
+    date: str = "",
+) -> Iterator[tuple[Claim, Certificate | str]]:
+    """Judge rewarded attempts anew, and certify what was found.
+
+    Args:
+        claims: The attempts.
+        tasks: Their tasks by id.
+        records: What validating each task found. Without one, or with one of an infrastructure failure, an attempt is
+            not judged.
+        settings: Where to judge.
+        origins: Where the attempts and the tasks come from.
+        times: Runs of the validation in each state.
+        date: Date of the certificates.
+
+    Yields:
+        Each attempt as soon as it is judged, with its certificate, or with the reason why there is none: an
+        infrastructure failure, which a second call may not meet.
+
+    Raises:
+        UsageError: A reward is unknown.
+        KeyboardInterrupt: Every sandbox is closed.
+    """
+    versions = find_versions()
+    digests, gaps = {}, {}
+    for task_id, task in tasks.items():
+        gaps[task_id] = _find_gap(records.get(task_id))
+        try:
+            digests[task_id] = task_sha256(task)
+        except (TaskError, SandboxError) as error:
+            gaps[task_id] = f"its task cannot be read: {error}"
+    yield from ((claim, gaps[claim.task_id]) for claim in claims if gaps[claim.task_id])
+    left = [claim for claim in claims if not gaps[claim.task_id]]
+    for place, judged in judge_works([work_of(claim, tasks, records) for claim in left], settings):
+        claim = left[place]
+        if judged.verdict is None:
+            yield claim, judged.failure
+            continue
+        task, record = tasks[claim.task_id], records[claim.task_id]
+        facts = {"times": times, "versions": versions, "date": date, "task_sha256": digests[claim.task_id]}
+        yield claim, _certificate(claim, task, record, judged, settings, origins, facts)
+
+
+def _find_gap(record: TaskRecord | None) -> str:
+    """Return why an attempt cannot be certified yet; empty if it can."""
+    if record is None:
+        return "its task was not validated"
+    unknown = record.status in ("error", "skipped")
+    return f"its task could not be validated: {record.reason}" if unknown else ""
+
+
+def _certificate(
+    claim: Claim,
+    task: Task,
+    record: TaskRecord,
+    judged: Judged,
+    settings: JudgeSettings,
+    origins: Origins,
+    facts: JsonObject,
+) -> Certificate:
+    verdict = judged.verdict
+    assert verdict is not None
+    reward = reward_of(claim.env, verdict)
+    tests = _read_tests(task, verdict)
+    outcome, why = decide(claim, record, judged, reward, tests)
+    return Certificate(
+        task_id=claim.task_id,
+        attempt=claim.attempt,
+        model=claim.model,
+        claimed=claim.reward,
+        outcome=outcome,
+        why=why,
+        reward=reward,
+        alarms=tuple(sorted(verdict.counter_tests.alarms)),
+        tests=tests,
+        record=CertifiedTask.model_validate({name: getattr(record, name) for name in CertifiedTask.model_fields}),
+        dropped=verdict.dropped,
+        **origins._asdict(),
+        patch_sha256=claim.sha256,
+        image=task.image or "",
+        image_digest=judged.image,
+        backend=settings.backend,
+        sandbox_options=without_secrets(settings.sandbox_options),
+        isolation=judged.isolation,
+        env={name: claim.env[name] for name in DECIDING if name in claim.env},
+        seconds=judged.seconds,
+        test_seconds=round(verdict.duration, 3),
+        patch=claim.patch,
+        **facts,
+    ).sealed()
+
+
+def _read_tests(task: Task, verdict: Verdict) -> dict[str, CertifiedTest]:
+    """Return what is known of each required test."""
+    found, oracle = verdict.counter_tests, task.oracle
+    passing = [test for test, status in oracle.expected.items() if status is TestStatus.PASSED]
+    starting, covered = set(oracle.fail_to_pass or passing), {*found.kinds, *found.kept} - found.unfit.keys()
+    return {
+        test: CertifiedTest(
+            status=status, starts=test in starting, texts=max(1, found.texts.get(test, 1)) if test in covered else 0
+        )
+        for test, status in {**verdict.pass_to_pass, **verdict.fail_to_pass}.items()
+    }
+
+
+def decide(
+    claim: Claim, record: TaskRecord, judged: Judged, reward: float, tests: Mapping[str, CertifiedTest]
+) -> tuple[Outcome, str]:
+    """Return the outcome of a claim, and why."""
+    verdict = judged.verdict
+    assert verdict is not None
+    if verdict.counter_tests.alarms:
+        return "refuted", f"alarm: {verdict.reason}"
+    if claim.reward is None and not verdict.resolved:
+        return "refuted", verdict.reason
+    if claim.reward is not None and reward < claim.reward and not is_close(reward, claim.reward):
+        return "refuted", verdict.reason or f"it earns {reward:g}, not {claim.reward:g}"
+    starting = [test for test in tests.values() if test.starts]
+    bare = sum(not test.texts for test in starting)
+    doubts = (
+        (record.status != "valid", f"its task is not valid: {record.reason}"),
+        (
+            judged.isolation in UNSAFE,
+            f"work can change the hidden tests in isolation {judged.isolation!r}",
+        ),
+        (not verdict.resolved, f"not resolved: a part of the reward, {reward:g}, as claimed"),
+        (not starting, "the task names no test that must start passing"),
+        (bare > 0, f"{bare} of {len(starting)} tests that must start passing have no counter-test"),
+    )
+    for doubtful, why in doubts:
+        if doubtful:
+            return "unproven", why
+    guesses = sorted({test.texts for test in starting}, reverse=True)
+    counts = Counter(test.texts for test in starting)
+    said = ", ".join(f"{counts[number]} of {number} {'text' if number == 1 else 'texts'}" for number in guesses)
+    return "proven", f"resolved; tests by texts: {said}"
+
+
+def task_sha256(task: Task) -> str:
+    """Return the SHA-256 of a task, its oracle and its code: the same on every machine, wherever the code lies.
+
+    Raises:
+        TaskError: The code cannot be read.
+        SandboxStartError: The network or the file system failed.
+    """
+    workspace = task.workspace
+    if isinstance(workspace, FolderWorkspace | GitWorkspace) or (
+        isinstance(workspace, TarWorkspace) and not workspace.sha256
+    ):
+        tree = prepare_workspace(workspace, timeout=WORKSPACE_SECONDS)
+        command = [git_program(), "-C", str(tree), "rev-parse", "HEAD"]
+        commit = (
+            run_command(command, deadline=time.monotonic() + WORKSPACE_SECONDS, failure=f"cannot read {tree}")
+            .stdout.decode()
+            .strip()
+        )
+        task = task.model_copy(update={"workspace": FilesWorkspace(files={"commit": commit})})
+    return digest(task)
+
+
+# --- checking -------------------------------------------------------------------------------------------------------
+
+
+def _differ(name: str, old: object, new: object, *, refutes: bool) -> Iterator[Deviation]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            yield from _differ(f"{name}.{key}", old.get(key, "none"), new.get(key, "none"), refutes=refutes)
+    elif old != new:
+        yield Deviation(name, _short(old), _short(new), refutes and name not in OF_A_RECORD)
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -1,0 +1,403 @@
+"""Judges attempts anew: their patches in fresh sandboxes, by the judge of today.
+
+    RUN/regraded.jsonl    new verdicts of a run folder, one line each, beside the old ones
+
+A line is never changed. An infrastructure failure is a line too, and the next call tries that attempt again.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field, ValidationError
+
+from ..envs import SandboxGroup
+from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
+from ..files import append_lines, json_lines
+from ..grading import REWARDS, CounterOptions
+from ..guests import bundle
+from ..rollout import DriverLink, EpisodePool, Executor, Job
+from ..rollout.executors import open_executor
+from ..tasks import TaskRecord, digest
+from ..types import Frozen, JsonObject, Task, TestStatus, Verdict
+from .claims import Claim
+from .validation import NODE_RETRIES, judge_diff
+
+logger = logging.getLogger(__name__)
+
+REGRADED = "regraded.jsonl"
+
+MOST_NAMED = 3
+"""Tests that an explanation names."""
+
+RUNNER = "runner/serve"
+"""The guest that runs in every sandbox."""
+
+
+class Versions(Frozen):
+    """What judged.
+
+    Attributes:
+        swe_gym: Version of the package.
+        python: Version of the Python that ran it.
+        runner: SHA-256 of the program that runs in every sandbox.
+    """
+
+    swe_gym: str
+    python: str
+    runner: str
+
+
+def find_versions() -> Versions:
+    """Return the versions of this process."""
+    from importlib.metadata import version  # slow to import
+
+    runner = hashlib.sha256(bundle(RUNNER).encode()).hexdigest()
+    return Versions(swe_gym=version("swe-gym"), python=platform.python_version(), runner=runner)
+
+
+class Judged(Frozen):
+    """The end of judging a patch.
+
+    Attributes:
+        verdict: ORACLE CONTENT: the verdict; None if there is none.
+        failure: Why there is no verdict; empty if there is one. Neither a reward nor a refusal of one.
+        isolation: Isolation of the sandbox; empty if none started.
+        image: Digest of its image, as the backend knows it; empty without an image.
+        seconds: Wall-clock time.
+    """
+
+    verdict: Verdict | None = Field(default=None, repr=False)
+    failure: str = ""
+    isolation: str = ""
+    image: str = ""
+    seconds: float = 0.0
+
+
+class Regraded(Frozen):
+    """A line of `regraded.jsonl`: the new verdict on one attempt. Hidden from policies, because it names tests.
+
+    Attributes:
+        task_id: Task of the attempt.
+        attempt: Number of the attempt.
+        config_hash: Configuration of the run.
+        patch: SHA-256 of the patch.
+        task: SHA-256 of the task and its oracle, as `TaskRecord.digest`.
+        backend: Kind of sandbox.
+        versions: What judged.
+        date: Date (ISO 8601).
+        before: Reward that the run recorded.
+        reward: Reward now; None if there is no verdict.
+        why: Why the rewards differ, or why there is no verdict; empty if they are equal.
+        judged: The verdict, and where it was found.
+    """
+
+    task_id: str
+    attempt: int
+    config_hash: str = ""
+    patch: str
+    task: str
+    backend: str
+    versions: Versions
+    date: str = ""
+    before: float
+    reward: float | None = None
+    why: str = ""
+    judged: Judged
+
+    @property
+    def same(self) -> bool:
+        """Whether the reward is what it was."""
+        return self.reward is not None and is_close(self.reward, self.before)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What a line answers for: an attempt, its patch, its task, the backend and the judge."""
+        attempt = (self.task_id, self.attempt, self.config_hash)
+        return (*attempt, self.patch, self.task, self.backend, self.versions)
+
+
+def is_close(one: float, other: float) -> bool:
+    """Return whether two rewards are equal but for rounding."""
+    return abs(one - other) < 1e-9
+
+
+def regrade(
+    folder: Path,
+    claims: Sequence[Claim],
+    tasks: Mapping[str, Task],
+    settings: "JudgeSettings",
+    *,
+    records: Mapping[str, TaskRecord] | None = None,
+    date: str = "",
+    on_line: Callable[[Regraded], None] = lambda _: None,
+) -> list[Regraded]:
+    """Judge the attempts of a run anew. Append a line for each to `regraded.jsonl`; those that have one are kept.
+
+    Args:
+        folder: The run folder.
+        claims: Its attempts.
+        tasks: Their tasks by id.
+        settings: Where to judge.
+        records: Records of valid tasks, whose counter-tests are used.
+        date: Date of the lines.
+        on_line: Callback for each line, old ones first. It runs in this thread.
+
+    Returns:
+        One line per attempt, in order.
+
+    Raises:
+        UsageError: The file is broken, or a reward is unknown.
+        KeyboardInterrupt: Every sandbox is closed, and finished attempts are in the file.
+    """
+    path, versions = folder / REGRADED, find_versions()
+    digests = {task_id: digest(task) for task_id, task in tasks.items()}
+    known = {line.key: line for line in read_regraded(path) if line.reward is not None}
+    found: dict[int, Regraded] = {}
+    left = []
+    for number, claim in enumerate(claims):
+        key = (claim.task_id, claim.attempt, claim.config_hash, claim.sha256, digests[claim.task_id], settings.backend)
+        if (old := known.get((*key, versions))) is not None:
+            found[number] = old
+            on_line(old)
+        else:
+            left.append(number)
+    works = [work_of(claims[number], tasks, records or {}) for number in left]
+    for place, judged in judge_works(works, settings):
+        number = left[place]
+        claim = claims[number]
+        reward = None if judged.verdict is None else reward_of(claim.env, judged.verdict)
+        line = Regraded(
+            task_id=claim.task_id,
+            attempt=claim.attempt,
+            config_hash=claim.config_hash,
+            patch=claim.sha256,
+            task=digests[claim.task_id],
+            backend=settings.backend,
+            versions=versions,
+            date=date,
+            before=claim.reward or 0.0,
+            reward=reward,
+            why=_why(claim, judged, reward),
+            judged=judged,
+        )
+        append_lines(path, json.dumps(line.model_dump(mode="json")))
+        found[number] = line
+        on_line(line)
+    return [found[number] for number in range(len(claims))]
+
+
+def read_regraded(path: Path) -> list[Regraded]:
+    """Read the lines of a file, in order. A missing file has none.
+
+    Raises:
+        UsageError: A line is invalid. The message names file and line.
+    """
+    found = []
+    for number, line in json_lines(path) if path.exists() else ():
+        try:
+            found.append(Regraded.model_validate_json(line))
+        except ValidationError as error:
+            raise UsageError(f"{path}, line {number} is invalid ({wrong_fields(error)}): move the file away") from error
+    return found
+
+
+def reward_of(env: JsonObject, verdict: Verdict) -> float:
+    """Return the reward of a verdict in an environment with these arguments.
+
+    Raises:
+        UsageError: The reward is unknown.
+    """
+    lost = env.get("alarm_reward") or 0.0
+    if lost and verdict.counter_tests.alarms:
+        return float(lost)
+    return float(REWARDS.load(env.get("reward", "binary"))(verdict).value)
+
+
+def _why(claim: Claim, judged: Judged, reward: float | None) -> str:
+    """Return why a reward is not what it was; empty if it is."""
+    old, new = claim.verdict, judged.verdict
+    if new is None:
+        return judged.failure
+    if old is None or (reward is not None and is_close(reward, claim.reward or 0.0)):
+        return ""
+    if new.counter_tests.alarms:
+        return new.reason
+    reasons = [] if new.resolved else [new.reason]
+    if old.reason and old.reason != new.reason:
+        reasons.append(f"before: {old.reason}")
+    reasons.extend(_changed_tests(old, new))
+    return "; ".join(filter(None, reasons)) or "its tests ended as before: the reward is computed differently"
+
+
+def _changed_tests(old: Verdict, new: Verdict) -> Iterator[str]:
+    """Yield the required tests that are new, gone, or ended differently."""
+    before, now = ({**one.fail_to_pass, **one.pass_to_pass} for one in (old, new))
+    shared = before.keys() & now.keys()
+    changed = [f"{test} ({before[test]}, now {now[test]})" for test in sorted(shared) if before[test] is not now[test]]
+    for what, tests in (
+        ("required now", sorted(now.keys() - before.keys())),
+        ("no longer required", sorted(before.keys() - now.keys())),
+        ("ended differently", [one for one in changed if TestStatus.NOT_RUN not in one]),
+    ):
+        if tests:
+            more = f" and {len(tests) - MOST_NAMED} more" if len(tests) > MOST_NAMED else ""
+            yield f"{what}: {', '.join(tests[:MOST_NAMED])}{more}"
+
+
+# --- judging ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgeSettings:
+    """Where patches are judged.
+
+    Attributes:
+        backend: Kind of sandbox.
+        sandbox_options: Options as in `SweEnv`.
+        workers: Patches at once.
+        executor: As in `validate`.
+        executor_options: Options of the executor.
+    """
+
+    backend: str = "local"
+    sandbox_options: JsonObject = dataclasses.field(default_factory=dict)
+    workers: int = 2
+    executor: str = "threads"
+    executor_options: JsonObject = dataclasses.field(default_factory=dict)
+
+
+class PatchWork(NamedTuple):
+    """A patch to judge, as data."""
+
+    task: Task
+    diff: str
+    counter: CounterOptions
+    backend: str = ""
+    sandbox_options: JsonObject = {}
+    number: int = 0
+
+    def make(self, link: DriverLink) -> "_JudgePatch":  # noqa: ARG002  it sends only its result
+        """Make the job on a node."""
+        return _JudgePatch(self, 1)
+
+
+def work_of(claim: Claim, tasks: Mapping[str, Task], records: Mapping[str, TaskRecord]) -> PatchWork:
+    """Return the work of a claim. The record of a valid task gives the scope of its counter-tests."""
+    task, record = tasks[claim.task_id], records.get(claim.task_id)
+    runs = int(claim.env.get("judge_runs", 2))
+    scope = claim.env.get("counter", "few")
+    if record is None or record.status != "valid" or record.digest != digest(task):
+        return PatchWork(task, as_diff(claim.patch), CounterOptions(scope, runs))
+    names = ("unfit", "unforkable", "passing", "returned")
+    counter = CounterOptions(scope, runs, **{name: getattr(record, name) for name in names})
+    return PatchWork(task, as_diff(claim.patch), counter)
+
+
+def as_diff(patch: str) -> str:
+    """Return a patch as a diff that git reads, whatever the way to us made of it.
+
+    Programs strip the last newline, and some give every line the end CRLF, headers too. Lines of a diff whose headers
+    end in LF keep their ends: those are the files'.
+    """
+    headers = [line for line in patch.split("\n") if line.startswith(("diff --git ", "--- ", "+++ ", "@@ "))]
+    if headers and all(line.endswith("\r") for line in headers):
+        patch = patch.replace("\r\n", "\n")
+    return patch if patch.endswith("\n") or not patch else f"{patch}\n"
+
+
+def judge_works(works: Sequence[PatchWork], settings: JudgeSettings) -> Iterator[tuple[int, Judged]]:
+    """Judge patches, several at once. Yield number and result of each, in any order.
+
+    A patch whose sandbox failed in a way that may pass is judged once more.
+    """
+    placed = [
+        work._replace(backend=settings.backend, sandbox_options=settings.sandbox_options, number=number)
+        for number, work in enumerate(works)
+    ]
+    options = settings.sandbox_options
+    with open_executor(settings.executor, settings.executor_options, options, workers=settings.workers) as executor:
+        yield from _play(placed, settings.workers, executor)
+
+
+def _play(works: Sequence[PatchWork], workers: int, executor: Executor) -> Iterator[tuple[int, Judged]]:
+    make = functools.partial(_make_job, works)
+    with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=executor) as pool:
+        for job in pool.run(range(len(works))):
+            again = job.lost is not None or (job.retryable and job.number == 1)
+            if again and pool.retry(job):
+                continue
+            if job.lost is not None:
+                raise job.lost
+            yield job.key, job.judged
+
+
+def _make_job(works: Sequence[PatchWork], number: int, tries: int) -> "_JudgePatch":
+    return _JudgePatch(works[number], tries)
+
+
+class _JudgePatch(Job[int]):
+    """The judging of one patch.
+
+    Attributes:
+        judged: The result, once `run` has returned.
+        retryable: Whether the sandbox failed in a way that may pass.
+    """
+
+    judged: Judged
+    retryable = False
+
+    def __init__(self, work: PatchWork, number: int) -> None:
+        super().__init__(work.number, number)
+        self._work = work
+        self._group: SandboxGroup | None = None
+
+    @property
+    def name(self) -> str:
+        """Id of the task, and number of the patch."""
+        return f"{self._work.task.task_id}/{self.key}"
+
+    def run(self) -> None:
+        """Judge the patch. Failures become a result; only the caller's mistakes are raised."""
+        started, work = time.monotonic(), self._work
+        try:
+            with SandboxGroup(work.task, work.backend, work.sandbox_options) as self._group:
+                if self.cancelled:
+                    self._group.close()
+                verdict, where = judge_diff(self._group, work.diff, work.counter, claimed=True)
+            self.judged = Judged(verdict=verdict, **where, seconds=round(time.monotonic() - started, 3))
+        except (MissingInterpreter, TaskError, SandboxError, GradingError) as error:
+            logger.warning("no verdict: %s: %s", type(error).__name__, error, extra=self.ids)
+            self.retryable = getattr(error, "retryable", False)
+            seconds = round(time.monotonic() - started, 3)
+            self.judged = Judged(failure=f"{_name(error)}: {error}", seconds=seconds)
+
+    def work(self) -> PatchWork:
+        """Return the patch as data."""
+        return self._work
+
+    def result(self) -> tuple[Judged, bool]:
+        """Return what `run` has stored."""
+        return self.judged, self.retryable
+
+    def take(self, result: tuple[Judged, bool]) -> None:
+        """Store the result."""
+        self.judged, self.retryable = result
+
+    def close(self) -> None:
+        """Close the sandboxes that are open."""
+        if self._group is not None:
+            self._group.close()
+
+
+def _name(error: Exception) -> str:
+    """Return the name of an error, with its reason."""
+    reason = getattr(error, "reason", "")
+    return f"{type(error).__name__} ({reason})" if reason not in ("", "unknown") else type(error).__name__

@@ -1,0 +1,357 @@
+"""Someone has a file of predictions, a job or a run, and wants to know which rewards hold."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_gym.curation import Certificate
+from swe_gym.tasks.file import write_tasks
+from swe_gym.types import Task
+
+TASK = "larder-overwrite-evicts"
+LOOSE = "diff --git a/{0} b/{0}\nnew file mode 100644\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+{1}\n"
+
+
+@pytest.fixture
+def gold(toy: Task) -> str:
+    return toy.oracle.gold_patch
+
+
+def prediction(patch: Any, task: str = TASK) -> dict[str, Any]:
+    """A row as mini-swe-agent writes it."""
+    return {"model_name_or_path": "openai/gpt-9", "instance_id": task, "model_patch": patch}
+
+
+def write_lines(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def certify(cli: Any, path: Path, *options: object, source: str = "toy") -> Any:
+    return cli("certify", path, "certificates", "--source", source, "--times", 1, *options)
+
+
+@pytest.mark.parametrize("shape", ["dict", "list", "lines"])
+def test_each_shape_of_predictions_is_certified(cli: Any, gold: str, tmp_path: Path, shape: str) -> None:
+    row, path = prediction(gold), tmp_path / ("all_preds.jsonl" if shape == "lines" else "preds.json")
+    path.write_text(json.dumps({"dict": {TASK: row}, "list": [row], "lines": row}[shape]))
+    result = certify(cli, path)
+    assert (result.status, result.err) == (0, "")
+    line = result.out.splitlines()[1].split()
+    assert line[:6] == [TASK, "0", "not", "told", "1", "proven"]
+    assert "resolved; tests by texts: 3 of 4 texts, 2 of 2 texts" in result.out
+    assert result.out.splitlines()[-2:] == ["1 proven", "Certificates: certificates"]
+    written = Certificate.read(tmp_path / f"certificates/{TASK}.0.json")
+    assert (written.model, written.patch, written.compute_digest()) == ("openai/gpt-9", gold, written.digest)
+
+
+ODD: list[tuple[Any, str]] = [
+    (prediction("", "empty__1"), "empty__1 (line 1): its patch is empty"),
+    (prediction(None, "none__1"), "none__1 (line 1): its patch is empty"),
+    ({"instance_id": "bare__1"}, "bare__1 (line 1): no model_patch"),
+    ({"model_patch": "x"}, "line 1: no instance_id"),
+    (prediction("x", 7), "line 1: instance_id is not text"),  # type: ignore[arg-type]  # as a file may have it
+    (prediction(["x"], "odd__1"), "odd__1 (line 1): model_patch is not text"),
+    (prediction("x", "django__django-1"), "django__django-1, attempt 0: toy has no task of this id"),
+    (prediction("x\udcff", "odd__1"), "odd__1 (line 1): its patch is not text: character 1 is '\\udcff'"),
+    ("text", "line 1: not an object"),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), ODD)
+def test_what_cannot_be_judged_is_refused_by_name(cli: Any, gold: str, tmp_path: Path, row: Any, said: str) -> None:
+    result = certify(cli, write_lines(tmp_path / "all_preds.jsonl", row, prediction(gold)))
+    assert (result.status, result.err) == (1, "")
+    assert f"refused  {said}" in result.out
+    assert result.out.splitlines()[-2] == "1 proven, 1 refused"
+
+
+def test_ids_that_stand_twice_are_refused_in_both_shapes(cli: Any, gold: str, tmp_path: Path) -> None:
+    lines = write_lines(tmp_path / "all_preds.jsonl", prediction(gold), prediction("other"))
+    result = certify(cli, lines)
+    assert result.out.count(f"{TASK} (line ") == result.out.count("its id stands 2 times in the file: keep one") == 2
+    row = json.dumps(prediction(gold))
+    (tmp_path / "preds.json").write_text(f'{{"{TASK}": {row}, "{TASK}": {row}}}')
+    result = certify(cli, tmp_path / "preds.json")
+    assert result.out.count("its id stands 2 times in the file: keep one") == 2
+    assert (result.status, result.out.splitlines()[-1]) == (1, "2 refused")
+
+
+def test_a_file_that_is_not_text_names_its_line(cli: Any, gold: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "all_preds.jsonl", prediction(gold))
+    path.write_bytes(path.read_bytes() + b'{"instance_id": "\xff"}\n')
+    result = certify(cli, path)
+    assert "refused  line 2: not JSON: 'utf-8' codec can't decode byte 0xff" in result.out
+    path.with_suffix(".json").write_bytes(b'[{"instance_id": "\xff"}]')
+    result = certify(cli, path.with_suffix(".json"))
+    assert (result.status, result.out) == (2, "")
+    assert "cannot be read: not JSON" in result.err
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome", "why"),
+    [
+        (lambda gold: gold.rstrip("\n"), "proven", "resolved"),
+        (lambda gold: gold.replace("\n", "\r\n"), "proven", "resolved"),
+        (lambda gold: gold + LOOSE.format("tests/test_cache.py.orig", "x"), "proven", "resolved"),
+        (lambda gold: gold + LOOSE.format("tests/conftest.py", "x"), "proven", "resolved"),
+        (
+            lambda _: LOOSE.format("tests/conftest.py", "x"),
+            "refuted",
+            "5 of 5 tests that had to start passing did not pass",
+        ),
+        (lambda _: "I could not do it.", "refuted", "the patch does not apply (exit code 128)"),
+        (lambda gold: gold.replace("\n-  ", "\n-  x"), "refuted", "the patch does not apply (exit code 1)"),
+        (lambda _: LOOSE.format("../../outside.py", "x"), "refuted", "the patch does not apply"),
+    ],
+    ids=["stripped", "CRLF", "leftovers", "conftest", "only tests", "prose", "stale", "outside"],
+)
+def test_each_patch_gets_its_outcome(cli: Any, gold: str, tmp_path: Path, change: Any, outcome: str, why: str) -> None:
+    result = certify(cli, write_lines(tmp_path / "all_preds.jsonl", prediction(change(gold))))
+    written = Certificate.read(tmp_path / f"certificates/{TASK}.0.json")
+    assert (result.status, written.outcome) == (int(outcome == "refuted"), outcome), result.out
+    assert why in written.why
+    assert written.patch == change(gold)
+    assert ("tests/conftest.py" in written.dropped) == ("tests/conftest.py" in change(gold))
+
+
+def test_files_with_crlf_keep_their_line_ends(cli: Any, adder: Task, tmp_path: Path) -> None:
+    """The diff of a file with CRLF has LF in its headers and CRLF in its lines."""
+    folder = Path(adder.workspace.path)  # type: ignore[union-attr]  # a folder
+    (folder / "calc.py").write_bytes(b"def add(a, b):\r\n    return a - b\r\n")
+    gold = (
+        "--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,2 @@\n def add(a, b):\r\n-    return a - b\r\n+    return a + b\r\n"
+    )
+    task = adder.model_copy(update={"oracle": adder.oracle.model_copy(update={"gold_patch": gold})})
+    write_tasks([task], tmp_path / "tasks.jsonl")
+    result = certify(cli, write_lines(tmp_path / "all_preds.jsonl", prediction(gold, "adder")), source="tasks.jsonl")
+    assert (result.status, result.out.splitlines()[-2]) == (0, "1 proven")
+
+
+def test_a_huge_patch_is_refuted_by_its_size(cli: Any, tmp_path: Path) -> None:
+    huge = LOOSE.format("data.txt", "x" * (50 << 20))
+    result = certify(cli, write_lines(tmp_path / "all_preds.jsonl", prediction(huge)))
+    assert (result.status, result.out.splitlines()[-2]) == (1, "1 refuted")
+    assert f"data.txt has {(50 << 20) + 1} bytes; at most 16777216 are graded" in result.out
+    over = LOOSE.format("data.txt", "x" * (64 << 20))
+    result = certify(cli, write_lines(tmp_path / "more.jsonl", prediction(over)))
+    assert f"its patch has {len(over)} bytes; at most 67108864 are judged" in result.out
+
+
+def test_the_same_command_resumes_and_another_patch_is_refused(cli: Any, gold: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "all_preds.jsonl", prediction(gold))
+    assert certify(cli, path).status == 0
+    file = tmp_path / f"certificates/{TASK}.0.json"
+    before = file.read_bytes()
+    assert certify(cli, path).status == 0
+    assert file.read_bytes() == before
+    result = certify(cli, write_lines(path, prediction(gold + "\n")))
+    assert result.status == 2
+    assert "certifies another patch, task, reward, backend or version: name another folder" in result.err
+    assert file.read_bytes() == before
+    file.write_text(json.dumps(json.loads(before) | {"reward": 0.5}))
+    result = certify(cli, write_lines(path, prediction(gold)))
+    assert result.status == 2
+    assert f"{TASK}.0.json: it was changed after it was written" in result.err
+
+
+def test_an_infrastructure_failure_is_neither_a_reward_nor_a_refusal(cli: Any, gold: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "all_preds.jsonl", prediction(gold))
+    fault = 'options={"files": {"a": ""}, "faults": [{"at": "start", "error": "SandboxStartError", "nth": "every"}]}'
+    result = certify(cli, path, "--backend", "fake", "--sandbox-option", fault)
+    assert result.status == 1
+    assert "its task could not be validated: SandboxStartError" in result.out
+    assert "1 without a verdict\nRun the same command to judge those without a verdict again." in result.out
+    assert not list((tmp_path / "certificates").glob("*.json"))
+    assert certify(cli, path).status == 0
+
+
+# --- certify --check -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(cli: Any, gold: str, tmp_path: Path) -> Path:
+    assert certify(cli, write_lines(tmp_path / "all_preds.jsonl", prediction(gold))).status == 0
+    return tmp_path / f"certificates/{TASK}.0.json"
+
+
+def test_a_check_finds_the_same(cli: Any, certificate: Path) -> None:
+    result = cli("certify", certificate, "--check")
+    assert (result.status, result.out) == (0, f"same     {TASK}, attempt 0\n")
+
+
+TAMPERED: dict[str, Any] = {
+    "outcome": "unproven",
+    "reward": 0.5,
+    "task_sha256": "0" * 64,
+    "patch_sha256": "0" * 64,
+    "image": "python:3.12",
+    "alarms": ["tests.x"],
+    "dropped": ["tests/x.py"],
+}
+
+
+@pytest.mark.parametrize("field", [*TAMPERED, "tests", "record"])
+@pytest.mark.parametrize("resealed", [False, True], ids=["", "resealed"])
+def test_a_tampered_certificate_is_found(cli: Any, certificate: Path, field: str, resealed: bool) -> None:
+    """A digest finds a careless change. Whoever computes it again is found out by the judge."""
+    data = json.loads(certificate.read_bytes())
+    if field == "tests":
+        next(test for test in data["tests"].values() if test["starts"])["texts"] = 20
+    elif field == "record":
+        data["record"]["status"] = "invalid"
+    else:
+        data[field] = TAMPERED[field]
+    changed = Certificate.model_validate(data)
+    certificate.write_text((changed.sealed() if resealed else changed).model_dump_json())
+    result = cli("certify", certificate, "--check")
+    assert result.status == 1
+    lines = result.out.splitlines()
+    assert lines[0] == f"differs  {TASK}, attempt 0"
+    assert any(line.startswith(f"         {field}") for line in lines)
+    assert any("changed after it was written" in line for line in lines) != (resealed and field != "patch_sha256")
+
+
+def test_what_the_file_claims_is_held_by_the_digest_alone(cli: Any, certificate: Path) -> None:
+    data = json.loads(certificate.read_bytes()) | {"model": "mine"}
+    certificate.write_text(json.dumps(data))
+    assert "digest: " in cli("certify", certificate, "--check").out
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"source": "evil:Source"},
+            "the attempts name code, 'evil:Source': if you trust it, pass --source evil:Source",
+        ),
+        ({"backend": "evil:Box"}, "the attempts name code, 'evil:Box'"),
+        ({"env": {"reward": "evil:reward"}}, "the reward 'evil:reward' is not one of swe_gym's"),
+        ({"env": {"judge_runs": 10**9}}, "judge_runs is not from 2 to 100"),
+        ({"env": {"counter": "none"}}, "counter is neither few nor all"),
+        ({"env": {"alarm_reward": 1}}, "alarm_reward is not a number of at most 0"),
+        ({"times": 10**9}, "times: Input should be less than or equal to 100"),
+        ({"task_id": "../../x"}, "toy has no task of this id"),
+        ({"version": 2}, "is not a certificate of version 1"),
+    ],
+)
+def test_the_certificate_of_a_stranger_runs_no_code(
+    cli: Any, certificate: Path, fields: dict[str, Any], said: str
+) -> None:
+    certificate.write_text(json.dumps(json.loads(certificate.read_bytes()) | fields))
+    result = cli("certify", certificate, "--check")
+    assert result.status in (1, 2)
+    assert said in " ".join((result.out + result.err).split())
+
+
+def test_two_certificates_of_one_attempt_are_refused(cli: Any, certificate: Path) -> None:
+    (certificate.parent / "again.json").write_bytes(certificate.read_bytes())
+    result = cli("certify", certificate.parent, "--check")
+    assert result.status == 2
+    assert f"certifies {TASK}, attempt 0, as another file there does" in result.err
+
+
+def test_sandbox_options_of_a_stranger_do_not_count(cli: Any, certificate: Path) -> None:
+    options = {"options": {"tier": "process"}}
+    certificate.write_text(json.dumps(json.loads(certificate.read_bytes()) | {"sandbox_options": options}))
+    found = json.loads(cli("certify", certificate, "--check", "--json").out)["checked"][0]["differences"]
+    assert {one["field"]: one["refutes"] for one in found} == {"digest": True, "sandbox_options.options": False}
+
+
+# --- runs and jobs --------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_regraded_beside_its_verdicts(cli: Any, tmp_path: Path) -> None:
+    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0
+    run = tmp_path / "runs/first"
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    result = cli("regrade", "runs/first")
+    assert (result.status, result.out.splitlines()[-1]) == (0, "1 as before")
+    lines = (run / "regraded.jsonl").read_text()
+    assert cli("regrade", "runs/first").status == 0
+    assert (run / "regraded.jsonl").read_text() == lines
+    assert {name: (run / name).read_bytes() for name in before} == before
+    assert cli("certify", "runs/first", "--times", 1).status == 0
+    assert Certificate.read(tmp_path / f"runs/first-certificates/{TASK}.0.json").claimed == 1.0
+    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0  # it is a run folder still
+
+
+def test_a_reward_that_differs_says_why(cli: Any, toy: Task, tmp_path: Path) -> None:
+    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0
+    oracle = toy.oracle.model_copy(update={"fail_to_pass": (*toy.oracle.fail_to_pass, "tests.test_cache.Gone.test_x")})
+    write_tasks([toy.model_copy(update={"oracle": oracle})], tmp_path / "tasks.jsonl")
+    result = cli("regrade", "runs/first", "--source", "tasks.jsonl")
+    assert result.status == 1
+    assert result.out.splitlines()[1].split()[:4] == [TASK, "0", "1", "0"]
+    assert "required now: tests.test_cache.Gone.test_x" in result.out
+
+
+def test_attempts_without_reward_are_left_out(cli: Any, tmp_path: Path) -> None:
+    cli("rollout", "toy", "-m", TASK, "-p", "baseline", "--name", "first", "--max-turns", 2)
+    result = cli("certify", "runs/first")
+    assert (result.status, result.out) == (0, "1 without a reward, left out\n")
+    assert not (tmp_path / "runs/first-certificates").exists()
+
+
+def write_trial(job: Path, name: str, reward: float | None, patches: dict[str, bytes], task: str = TASK) -> None:
+    """A trial as Harbor 0.25 writes it."""
+    trial = job / name
+    (trial / "artifacts/logs/artifacts").mkdir(parents=True)
+    (trial / "verifier").mkdir()
+    for file, data in patches.items():
+        (trial / "artifacts" / file).write_bytes(data)
+    verified = None if reward is None else {"rewards": {"reward": reward}}
+    agent = {"name": "mini-swe-agent", "version": "2", "model_info": {"name": "gpt-9", "provider": "openai"}}
+    result = {"task_name": f"swe-gym/{task}", "trial_name": name, "verifier_result": verified, "agent_info": agent}
+    (trial / "result.json").write_text(json.dumps(result))
+
+
+def test_a_harbor_job_is_certified(cli: Any, gold: str, tmp_path: Path) -> None:
+    job, patch = tmp_path / "jobs/2026-11-24", gold.encode()
+    job.mkdir(parents=True)
+    (job / "result.json").write_text('{"id": "x", "n_total_trials": 6}')
+    write_trial(job, "a__1", 1.0, {"logs/artifacts/work.patch": patch})
+    write_trial(job, "b__1", 1.0, {})
+    write_trial(job, "c__1", 0.0, {})
+    write_trial(job, "d__1", None, {})
+    write_trial(job, "e__1", 1.0, {"a.diff": patch, "b.diff": patch})
+    write_trial(job, "f__1", 1.0, {"a.diff": b"\xff"})
+    write_trial(job, "g__1", 1.0, {})
+    (job / "g__1/artifacts/link.diff").symlink_to("/etc/hostname")
+    result = certify(cli, job)
+    assert result.out.splitlines()[1].split()[:5] == [TASK, "0", "1", "1", "proven"]
+    for line in (
+        "b__1: no patch is among its artifacts",
+        "e__1: several patches are among its artifacts: artifacts/a.diff, artifacts/b.diff",
+        "f__1: artifacts/a.diff is not text: byte 0 is not UTF-8",
+        "g__1: no patch is among its artifacts",
+        "1 proven, 4 refused, 2 without a reward, left out",
+    ):
+        assert line in result.out
+    assert Certificate.read(tmp_path / f"certificates/{TASK}.0.json").model == "gpt-9"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("nowhere", "nowhere does not exist"),
+        ("empty", "empty is neither a run folder nor a Harbor job"),
+        ("empty.jsonl", "empty.jsonl holds no attempt"),
+        ("notes.txt", "the file name must end in"),
+    ],
+)
+def test_what_holds_no_attempt_is_named(cli: Any, tmp_path: Path, path: str, said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty.jsonl", "notes.txt"):
+        (tmp_path / name).write_text("")
+    result = certify(cli, Path(path))
+    assert result.status == 2
+    assert said in result.err
+
+
+def test_predictions_need_a_source(cli: Any, gold: str, tmp_path: Path) -> None:
+    result = cli("certify", write_lines(tmp_path / "all_preds.jsonl", prediction(gold)))
+    assert result.status == 2
+    assert "name their source, as --source swebench-verified" in result.err

@@ -1,0 +1,171 @@
+"""Certificates say what was found, and why that proves no more. The same patch has the same outcome everywhere."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_gym.curation import Certificate, Claim, JudgeSettings, Origins, certify, regrade, validate
+from swe_gym.curation.certificate import task_sha256
+from swe_gym.curation.regrading import read_regraded
+from swe_gym.grading.diff import file_diff
+from swe_gym.tasks import TaskRecord
+from swe_gym.types import FolderWorkspace, Task, Verdict
+
+OLD = "def add(a, b):\n    return a - b\n"
+FORCED = "\n\nimport unittest\n\nunittest.TestCase.assertEqual = lambda *_: None\n"
+ORIGINS = Origins("predictions", "tasks", {})
+
+
+def work(new: str) -> str:
+    """The diff of a work on `adder`."""
+    return file_diff("calc.py", OLD.encode(), new.encode(), 0o100644, 0o100644)
+
+
+RIGHT = work("def add(a, b):\n    return a + b\n")
+PATCHES = {
+    "gold": (RIGHT, "proven"),
+    "different": (work("def add(a, b):\n    return b - -a\n"), "proven"),
+    "cheat": (work(OLD + FORCED), "refuted"),
+    "weak": (work("def add(a, b):\n    return a + b if b != 7 else 0\n"), "proven"),
+    "wrong": (work("def add(a, b):\n    return a * b\n"), "refuted"),
+}
+"""Name -> a patch on `adder`, and its outcome. The tests do not see what is wrong with the weak one."""
+
+
+class OneTask:
+    """A source of one task."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def ids(self) -> list[str]:
+        return [self.task.task_id]
+
+    def get(self, task_id: str) -> Task:
+        assert task_id == self.task.task_id
+        return self.task
+
+
+def certified(task: Task, *claims: Claim, record: TaskRecord | None = None, **settings: Any) -> list[Certificate | str]:
+    """What becomes of claims, in their order."""
+    where = JudgeSettings(**settings)
+    if record is None:
+        how = {"backend": where.backend, "sandbox_options": where.sandbox_options}
+        (record,) = validate(OneTask(task), times=1, **how)
+    found = certify(claims, {task.task_id: task}, {task.task_id: record}, where, ORIGINS, times=1)
+    ends = {claim.name: end for claim, end in found}
+    return [ends[claim.name] for claim in claims]
+
+
+def outcome(end: Certificate | str) -> str:
+    assert isinstance(end, Certificate), end
+    return end.outcome
+
+
+@pytest.mark.parametrize("executor", ["threads", "process"])
+def test_each_kind_of_patch_gets_its_outcome(adder: Task, executor: str) -> None:
+    claims = [Claim("adder", patch, number, 1.0) for number, (patch, _) in enumerate(PATCHES.values())]
+    ends = certified(adder, *claims, executor=executor)
+    assert [outcome(end) for end in ends] == [said for _, said in PATCHES.values()]
+    cheat = ends[list(PATCHES).index("cheat")]
+    assert isinstance(cheat, Certificate)
+    assert "tests.test_add.AddTest.test_add" in cheat.alarms
+
+
+def test_the_code_of_a_task_has_one_digest_wherever_it_lies(adder: Task, tmp_path: Path) -> None:
+    assert isinstance(adder.workspace, FolderWorkspace)
+    copy = shutil.copytree(adder.workspace.path, tmp_path / "copy")
+    moved = adder.model_copy(update={"workspace": FolderWorkspace(path=str(copy))})
+    assert task_sha256(moved) == task_sha256(adder)
+    (copy / "calc.py").write_text(OLD + "# changed\n")
+    assert task_sha256(moved) != task_sha256(adder)
+
+
+def with_oracle(task: Task, **fields: Any) -> Task:
+    return task.model_copy(update={"oracle": task.oracle.model_copy(update=fields)})
+
+
+def test_a_certificate_names_what_nothing_proves(adder: Task) -> None:
+    def end_of(task: Task, claim: Claim, **settings: Any) -> tuple[str, str]:
+        (end,) = certified(task, claim, **settings)
+        assert isinstance(end, Certificate), end
+        return end.outcome, end.why
+
+    gold = Claim("adder", RIGHT, reward=1.0)
+    by_exit = with_oracle(adder, grader="exit_code", fail_to_pass=(), pass_to_pass=())
+    assert end_of(by_exit, gold) == ("unproven", "the task names no test that must start passing")
+    always = with_oracle(adder, fail_to_pass=("tests.test_add.AddTest.test_nothing",), pass_to_pass=())
+    assert end_of(always, gold) == (
+        "unproven",
+        "its task is not valid: empty passes: the hidden tests do not detect the problem",
+    )
+    unsafe = {"sandbox_options": {"options": {"tier": "process"}}}
+    assert end_of(adder, gold, **unsafe) == ("unproven", "work can change the hidden tests in isolation 'process'")
+    part = Claim("adder", work("def add(a, b):\n    return 2\n"), reward=0.1, env={"reward": "fraction"})
+    both = with_oracle(
+        adder, fail_to_pass=("tests.test_add.AddTest.test_add", "tests.test_add.AddTest.test_gone"), pass_to_pass=()
+    )
+    assert end_of(both, part)[0] == "refuted"
+    too_much = Claim("adder", RIGHT, reward=2.0)
+    assert end_of(adder, too_much) == ("refuted", "it earns 1, not 2")
+    half = Claim("adder", RIGHT, reward=0.5, env={"reward": "fraction"})
+    valid = TaskRecord(task_id="adder", status="valid", backend="local")
+    assert end_of(both, half, record=valid) == ("unproven", "not resolved: a part of the reward, 0.5, as claimed")
+
+
+def test_a_task_that_could_not_be_validated_gives_no_certificate(adder: Task) -> None:
+    gold = Claim("adder", RIGHT, reward=1.0)
+    for status, said in (("error", "could not be validated: SandboxLost"), ("skipped", "could not be validated: ")):
+        record = TaskRecord(task_id="adder", status=status, reason="SandboxLost", backend="local")  # type: ignore[arg-type]
+        (end,) = certified(adder, gold, record=record)
+        assert isinstance(end, str)
+        assert said in end
+
+
+# --- regrade ---------------------------------------------------------------------------------------------------
+
+
+def faults(*faults: dict[str, Any]) -> JudgeSettings:
+    """A scripted backend that fails."""
+    return JudgeSettings("fake", {"options": {"files": {"a": ""}, "faults": list(faults)}})
+
+
+def test_a_failure_is_a_line_and_is_tried_again(adder: Task, tmp_path: Path) -> None:
+    old = Verdict(resolved=True)
+    claims = [Claim("adder", RIGHT, reward=1.0, verdict=old), Claim("adder", "", 1, 0.0, verdict=old)]
+    lost = {"at": "start", "error": "SandboxStartError", "nth": "every"}
+    first = regrade(tmp_path, claims, {"adder": adder}, faults(lost))
+    assert [line.reward for line in first] == [None, None]
+    assert all(line.why.startswith("SandboxStartError") and not line.same for line in first)
+    second = regrade(tmp_path, claims, {"adder": adder}, JudgeSettings())
+    assert [(line.before, line.reward, line.same) for line in second] == [(1.0, 1.0, True), (0.0, 0.0, True)]
+    assert regrade(tmp_path, claims, {"adder": adder}, JudgeSettings()) == second
+    lines = read_regraded(tmp_path / "regraded.jsonl")
+    assert sorted(lines, key=lambda line: (line.reward is not None, line.attempt)) == [*first, *second]
+
+
+def test_a_failure_that_may_pass_is_tried_twice_at_once(adder: Task, tmp_path: Path) -> None:
+    claims = [Claim("adder", RIGHT, reward=1.0)]
+    lost = {"at": "manifest", "error": "SandboxLost", "reason": "evicted", "nth": "every"}
+    (line,) = regrade(tmp_path, claims, {"adder": adder}, faults(lost))
+    assert line.why.startswith("SandboxLost (evicted)")
+
+
+def test_a_changed_task_or_patch_is_judged_again(adder: Task, tmp_path: Path) -> None:
+    def rewards(task: Task, patch: str) -> list[float | None]:
+        claim = Claim("adder", patch, reward=1.0, verdict=Verdict(resolved=True))
+        return [line.reward for line in regrade(tmp_path, [claim], {"adder": task}, JudgeSettings())]
+
+    assert rewards(adder, RIGHT) == [1.0]
+    assert rewards(with_oracle(adder, fail_to_pass=("tests.test_add.AddTest.gone",)), RIGHT) == [0.0]
+    assert rewards(adder, "") == [0.0]
+    assert len(read_regraded(tmp_path / "regraded.jsonl")) == 3
+
+
+def test_an_alarm_earns_what_the_environment_says(adder: Task, tmp_path: Path) -> None:
+    cheat = Claim("adder", PATCHES["cheat"][0], reward=1.0, env={"alarm_reward": -1}, verdict=Verdict(resolved=True))
+    (line,) = regrade(tmp_path, [cheat], {"adder": adder}, JudgeSettings())
+    assert (line.reward, line.same) == (-1.0, False)
+    assert line.why == "a counter-test passed: work that is right fails it"
