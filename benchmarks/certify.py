@@ -32,7 +32,7 @@ from swe_gym.errors import SweGymError
 from swe_gym.grading.counter.source import Source, TextEdit
 from swe_gym.grading.patch import Patch, take_patch
 from swe_gym.grading.protect import hidden_files
-from swe_gym.grading.seal import hidden_places, seal
+from swe_gym.grading.seal import hidden_places, seal_workspace
 from swe_gym.tasks import TaskRecord, read_records
 from swe_gym.testing.cheats import CHEATS, PRELUDE, Cheat, read_cheats
 from swe_gym.types import Task
@@ -96,7 +96,7 @@ def cheat_patch(cheat: Cheat, task: Task) -> Patch:
         "ISSUE": '""',
     }
     with open_box(task) as fresh, open_box(task) as box:
-        seal(task, box)
+        seal_workspace(task, box)
         box.exec(PRELUDE + cheat.script, timeout=20, env=env, merge=True)
         return take_patch(box, fresh, hidden=hidden_places(task, fresh))
 
