@@ -1,4 +1,4 @@
-"""`swe-gym certify` and `swe-gym regrade`: judge attempts anew, in fresh sandboxes."""
+"""`swe-gym certify` and `swe-gym regrade`: judge attempts again, in fresh sandboxes."""
 
 import datetime
 import fnmatch
@@ -82,11 +82,11 @@ def regrade(
     ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge the attempts of a run anew, by their recorded patches, and compare the rewards.
+    """Judge the recorded patches of a run again, and compare the rewards.
 
-    New verdicts are added to regraded.jsonl in the run folder; the old ones stay. The same command resumes. Tasks,
-    backend and reward are those of the run, unless you name others. The exit status is 1 if a reward differs, or if an
-    attempt could not be judged.
+    New verdicts are added to regraded.jsonl in the run folder; the old ones stay. The same command resumes. Tasks and
+    backend are those of the run unless you pass others; the reward is that of the run. The exit status is 1 if a reward
+    differs, or if an attempt could not be judged.
     """
     from ..curation import read_claims
     from ..curation import regrade as regrade_claims
@@ -166,10 +166,10 @@ def certify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Judge rewarded attempts anew, validate their tasks, and write a certificate of each.
+    """Validate the tasks of rewarded attempts, judge the attempts again, and write a certificate for each.
 
     Attempts that cannot be judged are refused by name before anything starts. The same command resumes. The exit status
-    is 1 if a reward is refuted, or an attempt was refused or has no verdict; with --check, if a certificate is wrong.
+    is 1 if a reward is refuted, or if an attempt is refused or has no verdict; with --check, if a certificate is wrong.
     """
     where = Where(source, source_option, backend, sandbox_option, workers, executor_options(executor, ray_address))
     if check:
@@ -360,8 +360,8 @@ class Where(NamedTuple):
             source_options: Its arguments.
             backend: Kind of sandbox.
             sandbox_options: Options of the sandboxes.
-            theirs: Whether someone else may have written the attempts: no code runs that they name, and their sandbox
-                options, which could open a sandbox, do not count.
+            theirs: Whether someone else may have written the attempts: code that they name is not run, and their
+                sandbox options, which could weaken isolation, are ignored.
 
         Raises:
             UsageError: The attempts name code.
@@ -375,10 +375,12 @@ class Where(NamedTuple):
         """Open the task source. Return it, and its name and arguments.
 
         Raises:
-            UsageError: None is known.
+            UsageError: None is known, or it is not named but has arguments.
         """
         if self.source is not None:
             return open_source(self.source, self.pairs), source_of(self.source, self.pairs)
+        if self.pairs:
+            raise UsageError("--source-option needs --source: pass the source that it belongs to")
         name, options = self.known[:2]
         if not name:
             raise UsageError("the attempts do not name a task source: pass one, for example --source swebench-verified")

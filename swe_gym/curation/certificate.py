@@ -152,7 +152,7 @@ class Certificate(Frozen):
         why: The reason, in one sentence.
         reward: Reward as re-graded.
         alarms: Counter-tests that passed, although they fail with the gold patch.
-        tests: Required test -> what is known of it.
+        tests: Required test -> its result.
         record: What validating the task found.
         dropped: Paths that the patch changes and grading set back.
         source: Name of the task source.
@@ -351,21 +351,21 @@ def certify(
     times: int = 3,
     date: str = "",
 ) -> Iterator[tuple[Claim, Certificate | str]]:
-    """Judge rewarded attempts anew, and certify what was found.
+    """Judge rewarded attempts again, and certify the results.
 
     Args:
         claims: The attempts.
         tasks: Their tasks by id.
-        records: What validating each task found. Without one, or with one of an infrastructure failure, an attempt is
-            not judged.
+        records: Validation record of each task. Attempts are not judged if it is missing, or ended by an
+            infrastructure failure.
         settings: Where to judge.
         origins: Where the attempts and the tasks come from.
         times: Runs of the validation in each state.
         date: Date of the certificates.
 
     Yields:
-        Each attempt as soon as it is judged, with its certificate, or with the reason why there is none: an
-        infrastructure failure, which a second call may not meet.
+        Each attempt as soon as it is judged, with its certificate, or with the infrastructure failure for which it has
+        none. A second call may succeed.
 
     Raises:
         UsageError: A reward is unknown.

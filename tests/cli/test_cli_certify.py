@@ -398,6 +398,17 @@ def test_what_holds_no_attempt_is_named(cli: Any, tmp_path: Path, path: str, sai
     assert said in result.err
 
 
+@pytest.mark.parametrize("command", [("certify",), ("certify", "--check"), ("regrade",)], ids=" ".join)
+def test_an_argument_of_no_source_is_refused(
+    cli: Any, certificate: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0
+    path = certificate if "--check" in command else tmp_path / "runs/first"
+    result = cli(command[0], path, *command[1:], "--source-option", "path=tasks.jsonl")
+    assert result.status == 2
+    assert "--source-option needs --source" in result.err
+
+
 def test_predictions_need_a_source(cli: Any, gold: str, tmp_path: Path) -> None:
     result = cli("certify", write_lines(tmp_path / "all_preds.jsonl", prediction(gold)))
     assert result.status == 2
