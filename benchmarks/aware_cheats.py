@@ -16,9 +16,10 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from common import Knowledge, LiveTable, open_box
+from common import Knowledge, LiveTable, Opener, open_box, with_image
 
 from swe_gym.cli.common import open_source
 from swe_gym.errors import GradingError
@@ -47,7 +48,13 @@ def interval(won: int, played: int) -> tuple[float, float]:
 
 
 def measure(
-    cheat: Cheat, tasks: list[Task], times: int, play: Callable[[Cheat, Task], Verdict | None], *, shows: bool
+    cheat: Cheat,
+    tasks: list[Task],
+    times: int,
+    play: Callable[[Cheat, Task], Verdict | None],
+    open_box: Opener,
+    *,
+    shows: bool,
 ) -> tuple[str, ...]:
     """Play a cheat and return its row."""
     played = [(tasks[number % len(tasks)], play(cheat, tasks[number % len(tasks)])) for number in range(times)]
@@ -69,7 +76,7 @@ def measure(
     )
 
 
-def player(knowledge: Knowledge) -> Callable[[Cheat, Task], Verdict | None]:
+def player(knowledge: Knowledge, open_box: Opener) -> Callable[[Cheat, Task], Verdict | None]:
     """Return a function that plays a cheat. It returns None if there is no verdict."""
 
     def play(cheat: Cheat, task: Task) -> Verdict | None:
@@ -99,10 +106,13 @@ def main() -> None:
     parser.add_argument("--shows", action="store_true", help="list the functions that were won")
     parser.add_argument("--record", default="", help="record file of `swe-gym validate`")
     parser.add_argument("--forget", action="store_true", help="find out about each task in each play")
+    parser.add_argument("--backend", default="local", choices=["local", "docker", "kubernetes"])
+    parser.add_argument("--base", help="base image of the images that a Docker engine builds for the tasks")
     arguments = parser.parse_args()
-    play = player(Knowledge(arguments.record, forgets=arguments.forget))
+    opener = partial(open_box, backend=arguments.backend)
+    play = player(Knowledge(arguments.record, forgets=arguments.forget), opener)
     source = open_source(arguments.source)
-    tasks = [source.get(task_id) for task_id in source.ids()[: arguments.tasks]]
+    tasks = [with_image(source.get(task_id), arguments.base) for task_id in source.ids()[: arguments.tasks]]
     tasks = [with_oracle(task, fail_to_pass=task.oracle.fail_to_pass[: arguments.starting]) for task in tasks]
     if arguments.timeout:
         tasks = [with_oracle(task, timeout=arguments.timeout) for task in tasks]
@@ -110,7 +120,7 @@ def main() -> None:
     table = LiveTable(*columns)
     for cheat in AWARE:
         if not arguments.cheat or cheat.name in arguments.cheat:
-            table.add(*measure(cheat, tasks, arguments.times, play, shows=arguments.shows))
+            table.add(*measure(cheat, tasks, arguments.times, play, opener, shows=arguments.shows))
 
 
 if __name__ == "__main__":

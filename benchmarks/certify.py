@@ -133,7 +133,7 @@ def mutations(source: Source) -> Iterator[TextEdit]:
 
 def collect(tasks: dict[str, Task], each: int, draw: random.Random) -> list[Attempt]:
     """Return rewarded patches, as many of each kind, spread over the tasks."""
-    golds = {name: gold_patch(task) for name, task in tasks.items()}
+    golds = {name: gold_patch(task, open_box) for name, task in tasks.items()}
     found: list[Attempt] = []
     for kind in KINDS:
         streams = {name: patches(kind, task, golds[name], draw) for name, task in tasks.items()}
@@ -161,7 +161,7 @@ def next_rewarded(kind: str, task: Task, stream: Iterator[tuple[str, Patch]], tr
             return None
         oracle = task.oracle.model_copy(update={"timeout": min(task.oracle.timeout, LONGEST_PLAIN)})
         try:
-            plain = judged(task.model_copy(update={"oracle": oracle}), patch, None)
+            plain = judged(task.model_copy(update={"oracle": oracle}), open_box, patch, None)
         except SweGymError:
             continue
         if plain.verdict.resolved and patch.changes:
@@ -244,7 +244,7 @@ def print_times(attempts: list[Attempt], tasks: dict[str, Task], records: dict[s
     ratios: dict[str, list[tuple[float, float]]] = {"right": [], "cheat": []}
     for one in attempts:
         task = tasks[one.claim.task_id]
-        plain = judged(task, one.patch, None)
+        plain = judged(task, open_box, one.patch, None)
         ((_, end),) = certify([one.claim], {task.task_id: task}, records, JudgeSettings(workers=1), BENCHMARK)
         if not isinstance(end, str):
             kind = "cheat" if end.outcome == "refuted" else "right"

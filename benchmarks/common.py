@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from swe_gym.cache import cache_folder
+from swe_gym.envs.group import task_spec
 from swe_gym.grading import CounterOptions
 from swe_gym.grading.probe import forget
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
@@ -69,10 +70,14 @@ def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
         time.sleep(0.1)
 
 
-def open_box(task: Task) -> Sandbox:
-    """Open a local sandbox for a task."""
+Opener = Callable[[Task], Sandbox]
+"""Opens a sandbox of a task."""
+
+
+def open_box(task: Task, backend: str = "local") -> Sandbox:
+    """Open a sandbox for a task."""
     files = {"image": task.image, "workspace": task.workspace, "python": task.python}
-    return open_sandbox(SandboxSpec(**files, workdir=task.workdir, env=task.env), "local")
+    return open_sandbox(SandboxSpec(**files, workdir=task.workdir, env=task.env), backend)
 
 
 class Knowledge:
@@ -96,6 +101,15 @@ class Knowledge:
             return CounterOptions()
         names = ("unfit", "unforkable", "passing", "returned")
         return CounterOptions(**{name: getattr(old, name) for name in names})
+
+
+def with_image(task: Task, base: str | None) -> Task:
+    """Build the task's image from a base image. Without one, return the task as it is."""
+    if base is None:
+        return task
+    from swe_gym.sandboxes.docker.build import build_image
+
+    return task.in_image(build_image(task_spec(task, {}), base, name=f"task-{task.task_id}"))
 
 
 def import_image(task: Task) -> None:

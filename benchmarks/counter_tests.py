@@ -1,7 +1,7 @@
 """Measure what counter-tests cover and cost, and whether they are fair to correct patches.
 
-    python benchmarks/counter_tests.py TASKS.jsonl|toy|micro [--times 3] [--variants 3] [--tasks 20] [--match '*']
-                                       [--record FILE]
+    python benchmarks/counter_tests.py TASKS.jsonl|toy|micro ... [--times 3] [--variants 3] [--tasks 20] [--match '*']
+                                       [--record FILE] [--backend docker --base IMAGE]
 
 Columns, one row per task:
 
@@ -31,8 +31,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 
-from common import Knowledge, LiveTable, open_box
+from common import Knowledge, LiveTable, Opener, open_box, with_image
 
 from swe_gym.cli.common import open_source
 from swe_gym.errors import SweGymError
@@ -46,6 +47,7 @@ from swe_gym.grading.protect import Protection
 from swe_gym.grading.seal import hidden_places, seal_workspace
 from swe_gym.grading.staging import Stage
 from swe_gym.sandboxes import Sandbox
+from swe_gym.tasks import TaskSource
 from swe_gym.types import Task, Verdict
 
 # --- variants of correct patches --------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class Judged:
     whole: float
 
 
-def gold_patch(task: Task) -> Patch:
+def gold_patch(task: Task, open_box: Opener) -> Patch:
     """Return the gold patch as a policy's work."""
     with open_box(task) as fresh, open_box(task) as box:
         apply_diff(box, task.oracle.gold_patch, what="the gold patch")
@@ -175,7 +177,7 @@ def gold_patch(task: Task) -> Patch:
         return take_patch(box, fresh, hidden=hidden_places(task, fresh))
 
 
-def judged(task: Task, patch: Patch, options: CounterOptions | None) -> Judged:
+def judged(task: Task, open_box: Opener, patch: Patch, options: CounterOptions | None) -> Judged:
     """Grade work as an episode does, or, without options, by a single plain run."""
     grader = GRADERS.load(task.oracle.grader)
     assert isinstance(grader, Grader), f"the grader {task.oracle.grader!r} does not support counter-tests"
@@ -254,22 +256,23 @@ def ratios(pairs: list[tuple[Judged, Judged]]) -> tuple[float, float]:
     return tests / plain_tests, whole / plain_whole
 
 
-def measure(task: Task, times: int, variants: int, knowledge: Knowledge) -> Row:
+def measure(task: Task, open_box: Opener, times: int, variants: int, knowledge: Knowledge) -> Row:
     """Grade the empty patch, the gold patch and its variants."""
     row = Row(task)
-    patch = gold_patch(task)
+    patch = gold_patch(task, open_box)
+    grade = partial(judged, task, open_box)
     for _ in range(times):
         forget(task)
-        row.empty.append((judged(task, Patch(), knowledge.options(task)), judged(task, Patch(), None)))
-        first, plain = judged(task, patch, CounterOptions()), judged(task, patch, None)
+        row.empty.append((grade(Patch(), knowledge.options(task)), grade(Patch(), None)))
+        first, plain = grade(patch, CounterOptions()), grade(patch, None)
         row.first.append((first, plain))
-        row.gold.append((judged(task, patch, knowledge.options(task)), plain))
+        row.gold.append((grade(patch, knowledge.options(task)), plain))
     for number in range(variants):
         name, other = make_variant(patch, number)
         if other is not None:
-            verdict = judged(task, other, knowledge.options(task)).verdict
+            verdict = grade(other, knowledge.options(task)).verdict
             fair = verdict.resolved and not verdict.counter_tests.alarms
-            wrong = not fair and not judged(task, other, None).verdict.resolved
+            wrong = not fair and not grade(other, None).verdict.resolved
             row.variants[f"{name} {number}"] = None if wrong else fair
     return row
 
@@ -322,26 +325,36 @@ def print_total(rows: list[Row]) -> None:
         )
 
 
+def find_tasks(name: str, match: str, count: int) -> list[tuple[TaskSource, str]]:
+    """Return a source with each of its first task ids that match a pattern."""
+    source = open_source(name, ["difficulty=[1,2,3,4,5]", f"count={count}"] if name == "micro" else [])
+    return [(source, task_id) for task_id in source.ids() if fnmatchcase(task_id, match)][:count]
+
+
 def main() -> None:
-    """Measure the tasks of a source."""
+    """Measure the tasks of sources."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", help="'toy', 'micro' (all difficulties), or a task file")
+    parser.add_argument("sources", nargs="+", help="'toy', 'micro' (all difficulties), or task files")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--variants", type=int, default=3, help="variants of each gold patch")
-    parser.add_argument("--tasks", type=int, default=20, help="number of tasks, from the start of the matches")
+    parser.add_argument(
+        "--tasks", type=int, default=20, help="number of tasks of each source, from the start of the matches"
+    )
     parser.add_argument("--match", default="*")
     parser.add_argument("--record", default="", help="record file of `swe-gym validate`")
+    parser.add_argument("--backend", default="local", choices=["local", "docker", "kubernetes"])
+    parser.add_argument("--base", help="base image of the images that a Docker engine builds for the tasks")
     arguments = parser.parse_args()
-    options = ["difficulty=[1,2,3,4,5]", f"count={arguments.tasks}"] if arguments.source == "micro" else []
-    source = open_source(arguments.source, options)
     knowledge = Knowledge(arguments.record)
-    names = [name for name in source.ids() if fnmatchcase(name, arguments.match)][: arguments.tasks]
+    tasks = [pair for name in arguments.sources for pair in find_tasks(name, arguments.match, arguments.tasks)]
+    opener = partial(open_box, backend=arguments.backend)
     columns = ("covered", "correct", "alarms", "unfit", "variants", "empty", "first", "gold", "plain", "task  texts")
     table = LiveTable(*columns)
     rows = []
-    for name in names:
+    for source, name in tasks:
         try:
-            rows.append(measure(source.get(name), arguments.times, arguments.variants, knowledge))
+            task = with_image(source.get(name), arguments.base)
+            rows.append(measure(task, opener, arguments.times, arguments.variants, knowledge))
         except SweGymError as error:
             print(f"    {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             continue

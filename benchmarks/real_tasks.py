@@ -27,12 +27,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import LiveTable, import_image
+from common import LiveTable, import_image, with_image
 
 from swe_gym.curation.new_task import compare_runs, run_both, split_difference, with_lists
 from swe_gym.curation.releases import TestLayout
 from swe_gym.curation.validation import TaskRecord, read_records, validate
-from swe_gym.envs.group import task_spec
 from swe_gym.errors import SweGymError
 from swe_gym.sandboxes.contents.workspaces import prepare_workspace
 from swe_gym.tasks.file import write_tasks
@@ -149,12 +148,9 @@ class RealTasks:
 
     def _make(self, line: dict[str, Any]) -> Task:
         task = pair_task(line) if "old" in line else instance_task(line, read_row(self._rows or Path(), line))
-        if self._base is not None:
-            from swe_gym.sandboxes.docker.build import build_image
-
-            task = task.in_image(build_image(task_spec(task, {}), self._base, name=f"task-{task.task_id}"))
-            if self._backend == "local":
-                import_image(task)
+        task = with_image(task, self._base)
+        if self._base is not None and self._backend == "local":
+            import_image(task)
         if task.oracle.fail_to_pass:
             return task
         return with_lists(task, compare_runs(*run_both(task, runs=self._runs, backend=self._backend)))

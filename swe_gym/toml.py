@@ -1,14 +1,19 @@
-"""Configurations: a TOML file, settings such as `run.retries=0`, and clear errors for unknown fields."""
+"""Configurations: a TOML file, settings such as `run.retries=0`, variables of this machine, clear errors."""
 
 import json
+import os
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from .errors import UsageError, unknown_name
 from .types import JsonMapping, JsonObject
+
+VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+"""A value that is taken from a variable of this machine. Other values are literal, as in Harbor."""
 
 
 def read_toml(path: str | Path) -> JsonObject:
@@ -117,3 +122,29 @@ def check_names(values: JsonMapping, model: type[BaseModel], section: str = "") 
         kind = model.model_fields[name].annotation
         if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, BaseModel):
             check_names(value, kind, f"{section}{name}.")
+
+
+def resolve_variables(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
+    """Return variables with the values of this machine where they name one that is allowed.
+
+    Args:
+        env: Variables. A value `${NAME}` or `${NAME:-default}` is that of another variable.
+        allowed: Names of this machine's variables that may be read. With a default, others are not read.
+        place: File and field, for messages.
+
+    Raises:
+        UsageError: A variable is not allowed or not set, and has no default.
+    """
+    values = {}
+    for name, value in env.items():
+        match = VARIABLE.fullmatch(value)
+        if match is None:
+            values[name] = value
+            continue
+        wanted, default = match.groups()
+        found = os.environ.get(wanted) if wanted in allowed else None
+        if found is None and default is None:
+            why = "is not set on this machine" if wanted in allowed else f"may not be read. Pass variables=[{wanted!r}]"
+            raise UsageError(f"{place}.{name} = {value!r}: the variable {wanted} {why}")
+        values[name] = default if found is None else found
+    return values

@@ -286,7 +286,7 @@ START_TIMEOUT = 600.0
 
 
 class ImageBuild(Frozen):
-    """A Dockerfile on this machine, for container engines that build images.
+    """A Dockerfile on this machine, for backends that build images.
 
     Attributes:
         context: Folder with the Dockerfile and the files that it copies.
@@ -307,7 +307,7 @@ class SandboxNeeds(Frozen):
         disk_mb: Disk in MiB.
         network: Network access: "none" or "egress"; None is the default, "none".
         activate: Whether a Python environment of the image goes first on the PATH; None is the default, True.
-        build: Build of the task's image, unless the engine has it.
+        build: Build of the task's image, unless the backend has it.
         files: Files that are added at the start: path, absolute or relative to the workdir -> content.
     """
 
@@ -421,6 +421,26 @@ class ExpectedMap(Hidden):
     expected: dict[str, TestStatus] = {}
 
 
+class Healthcheck(Frozen):
+    """A command that is repeated after the start of a sandbox until it succeeds, as Docker does.
+
+    Attributes:
+        command: Command line. Exit status 0 is success.
+        interval: Seconds between attempts.
+        timeout: Seconds of one attempt.
+        start_period: Seconds after the start in which failures do not count.
+        start_interval: Seconds between attempts in that time.
+        retries: Failures in a row that end it.
+    """
+
+    command: str
+    interval: float = Field(default=5.0, ge=0, le=3600)
+    timeout: float = Field(default=30.0, ge=1, le=3600)
+    start_period: float = Field(default=0.0, ge=0, le=3600)
+    start_interval: float = Field(default=5.0, ge=0, le=3600)
+    retries: int = Field(default=3, ge=1, le=1000)
+
+
 class RewardScript(Hidden):
     """An evaluation by a script that writes a reward, in the sandbox in which the policy worked.
 
@@ -429,7 +449,9 @@ class RewardScript(Hidden):
         files: Hidden files, which are added before the script runs: absolute path -> content.
         rewards: Folder in which the script writes `reward.txt` or `reward.json`.
         env: Variables of the script.
-        as_root: Whether the script must run as root, like every command of the sandbox.
+        user: User that runs the script, by name or number; None is the user of the sandbox's commands. Any other needs
+            a sandbox whose commands run as root.
+        healthcheck: Check that must pass before the work begins; None if there is none.
         solve: Path of a script that solves the task; empty if there is none.
         solution: Files of the solution: absolute path -> content.
         solution_env: Variables of the script that solves the task.
@@ -440,7 +462,8 @@ class RewardScript(Hidden):
     files: dict[str, FileContent] = {}
     rewards: str = "/logs/verifier"
     env: dict[str, str] = {}
-    as_root: bool = False
+    user: str | None = None
+    healthcheck: Healthcheck | None = None
     solve: str = ""
     solution: dict[str, FileContent] = {}
     solution_env: dict[str, str] = {}

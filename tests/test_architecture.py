@@ -131,7 +131,6 @@ Everybody else uses its door. It cannot import late: local sandboxes load the fo
 
 THROUGH_THE_WALL = {
     ("swe_gym.curation.bundle", "swe_gym.tasks.file.BUNDLE_TASKS"): "writes the file that the source reads",
-    ("swe_gym.curation.harbor", "swe_gym.tasks.harbor.VARIABLE"): "writes the syntax that the source reads",
     ("swe_gym.vector.families", "swe_gym.envs.families"): "has a function for each class there",
 }
 """Module and what it imports -> why it does not use the door."""

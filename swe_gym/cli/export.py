@@ -1,4 +1,4 @@
-"""`swe-gym export` and `swe-gym import`: convert trajectories to and from the formats of other systems."""
+"""`swe-gym export`, `swe-gym import` and `swe-gym replay`: commands on recorded trajectories."""
 
 import fnmatch
 from collections.abc import Iterator
@@ -6,21 +6,27 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from ..errors import UsageError
 from ..trajectories import Trajectory
 from ..trajectories.exports import EXPORTERS, export_trajectories
 from ..trajectories.imports import IMPORTERS, import_trajectories
 from ..trajectories.run_folder import open_trajectories
-from .common import open_console
-from .options import Match
+from ..types import JsonObject
+from .common import open_console, print_json
+from .common import sandbox_options as parse_sandbox_options
+from .options import BACKEND, AsJson, Match, SandboxOptions
 
 Attempt = Annotated[int | None, typer.Option(min=0, help="Only this attempt at each task, counted from 0.")]
 
 
 def export(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or trajectory file.")],
-    output: Annotated[Path, typer.Argument(metavar="FILE", help="Output file: .jsonl, .json or .parquet.")],
+    output: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Output file: .jsonl, .json or .parquet; for atif, also a new folder."),
+    ],
     to: Annotated[str, typer.Option("--to", "-t", help=f"Format: {', '.join(EXPORTERS)}.")] = "sft",
     match: Match = "*",
     attempt: Attempt = None,
@@ -48,7 +54,7 @@ def import_(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="Trajectory file to append to.")],
     form: Annotated[str, typer.Option("--from", "-f", help=f"Format: auto, {', '.join(IMPORTERS)}.")] = "auto",
 ) -> None:
-    """Convert trajectories of R2E-Gym, debug-gym or a chat dataset to swe_gym's format.
+    """Convert trajectories of Harbor (ATIF), R2E-Gym, debug-gym or a chat dataset to swe_gym's format.
 
     If a row is broken, the error names it and nothing is written.
     """
@@ -70,3 +76,43 @@ def select_trajectories(path: Path, match: str, attempt: int | None) -> Iterator
             f"{path} holds no trajectory of a task that matches {match!r}"
             + (f", attempt {attempt}" if attempt is not None else "")
         )
+
+
+def replay(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or trajectory file.")],
+    match: Match = "*",
+    attempt: Attempt = None,
+    backend: Annotated[str | None, BACKEND] = None,
+    sandbox_option: SandboxOptions = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(help=r"Ignore text that matches this regular expression, for example `in \d+\.\d+s`. Repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay recorded actions in new sandboxes of the recorded backend and compare every byte of the results.
+
+    Commands that print times or random numbers differ from run to run; exclude such text with --ignore. The exit
+    status is 1 if anything differs.
+    """
+    from ..rollout import replay_trajectory  # with environments, which the other commands do not need
+
+    console = open_console()
+    options = parse_sandbox_options(backend, sandbox_option) if backend else None
+    compared: list[JsonObject] = []
+    for trajectory in select_trajectories(path, match, attempt):
+        difference = replay_trajectory(trajectory, backend=backend, sandbox_options=options, ignore=ignore or ())
+        compared.append(
+            {"task_id": trajectory.task_id, "attempt": trajectory.attempt, "difference": difference and str(difference)}
+        )
+        if as_json:
+            continue
+        name = f"{trajectory.task_id}, attempt {trajectory.attempt}"
+        if difference is None:
+            console.print(Text.assemble(("same    ", "green"), f" {name}: {len(trajectory.turns)} turns"))
+        else:
+            console.print(Text.assemble(("differs ", "bold red"), f" {name}: {difference}"))
+    if as_json:
+        print_json(compared)
+    if any(one["difference"] for one in compared):
+        raise typer.Exit(1)

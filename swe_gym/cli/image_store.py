@@ -36,7 +36,7 @@ def fetch_images(
     """
     console = open_console()
     store = ImageStore()
-    wanted = images or list(count_images(source, source_option, match, None))
+    wanted = images or list(count_images(source, source_option, match, None, built=False))
     missing = [image for image in wanted if store.find(image) is None]
     stop = threading.Event()
     with progress_bar(console, "fetching", len(missing)) as progress:

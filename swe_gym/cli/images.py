@@ -97,9 +97,8 @@ def pull(
 
     console = open_console()
     with closing(_connect(engine)) as client:
-        images = [
-            image for image in count_images(source, source_option, match, default) if _find(client, image) is None
-        ]
+        wanted = count_images(source, source_option, match, default, built=False)
+        images = [image for image in wanted if _find(client, image) is None]
     stop = threading.Event()
     with progress_bar(console, "pulling", len(images)) as progress:
         bar = progress.add_task("", total=len(images))
@@ -274,10 +273,24 @@ def ags(
         raise typer.Exit(1)
 
 
-def count_images(source: str, options: list[str] | None, match: str, default: str | None) -> Counter[str]:
-    """Return image -> number of tasks that need it, in the order of the tasks."""
+def count_images(
+    source: str, options: list[str] | None, match: str, default: str | None, *, built: bool = True
+) -> Counter[str]:
+    """Return image -> number of tasks that need it, in the order of the tasks.
+
+    Args:
+        source: Name of the source.
+        options: Its options.
+        match: Pattern of task ids.
+        default: Image of tasks without one.
+        built: Whether to count images that are built from a Dockerfile; no registry has them.
+    """
     tasks = open_source(source, options)
     found = [tasks.get(task_id) for task_id in matching(tasks, match)]
+    if not built and (own := [task for task in found if task.needs.build]):
+        text = f"skipped {len(own)} of {len(found)} tasks: their images are built from Dockerfiles, at the first reset"
+        typer.echo(f"{text} or ahead by: swe-gym images build", err=True)
+        found = [task for task in found if not task.needs.build]
     fit = [task for task in found if task.image or not (task.python and task.python.requirements)]
     if unfit := len(found) - len(fit):
         text = f"skipped {unfit} of {len(found)} tasks: they have requirements and no image."

@@ -9,7 +9,7 @@ from ..cache import check_room
 from ..envs import task_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway import kit_bytes
-from ..gateway.agents import make_agent
+from ..gateway.agents import check_network, make_agent
 from ..rollout import Plan, RolloutOptions, check_price
 from ..rollout.executors import EXECUTORS, ON_THIS_MACHINE
 from ..rollout.policies import POLICIES, check_policy, make_policies
@@ -178,9 +178,12 @@ def check_agent(plan: Plan) -> None:
         UsageError: The agent or an option is unknown or invalid, or the policy is another one than "llm".
     """
     if plan.agent:
-        make_agent(plan.agent, plan.agent_options)
+        agent = make_agent(plan.agent, plan.agent_options)
+        check_network(plan.agent, agent, plan.env.get("sandbox_options", {}))
         if plan.policy != "llm":
             raise UsageError(f"the agent {plan.agent!r} asks a model: omit the policy {plan.policy!r}, give --model")
+    elif plan.agent_options:
+        raise UsageError(f"options of an agent ({', '.join(plan.agent_options)}) need its name: add --agent")
 
 
 def bring_kit(plan: Plan) -> Fact | None:

@@ -96,6 +96,14 @@ def options(
         str | None,
         typer.Option(help="Agent that plays with its own tools: mini, claude-code, ... `swe-gym agents` lists them."),
     ] = None,
+    mcp: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="MCP servers of the agent (mcpServers JSON), for its sandbox."),
+    ] = None,
+    skills: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Skills of the agent: a folder of folders with SKILL.md."),
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="Model name at the server, for the policy llm. Repeat to run several models."),

@@ -138,7 +138,10 @@ def nest_options(given: JsonMapping) -> JsonObject:
             **{name: given[name] for name in ("base_url", "temperature")},
             "cache": given["cache"] and str(Path(given["cache"]).expanduser().absolute()),
         },
-        "agent": {"name": given["agent"]},
+        "agent": {
+            "name": given["agent"],
+            **{name: given[name] and str(given[name].absolute()) for name in ("mcp", "skills")},
+        },
         "env": {
             **{name: given[name] for name in ("backend", "max_turns")},
             "sandbox_options": parse_pairs("--sandbox-option", given["sandbox_option"]),

@@ -24,7 +24,7 @@ from ..guard import TemporaryFolder
 from ..guests import bundle
 from ..sandboxes import default_image
 from ..sandboxes.contents import prepare_workspace
-from ..tasks.harbor import VARIABLE
+from ..toml import VARIABLE
 from ..types import ExitCode, Task, TestCommand
 from .bundle import DATE
 

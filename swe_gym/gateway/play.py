@@ -20,6 +20,7 @@ from ..spaces import Info, StepResult
 from ..trajectories import PolicyInfo, Trajectory, Turn, why_ended
 from ..types import ExecResult, JsonObject, ToolCall
 from .agents.base import Agent, Assignment, Launch
+from .agents.equipment import check_network
 from .kits import PLACE, build_kit
 from .sampler import Sampler
 from .session import Limits, Session
@@ -97,6 +98,7 @@ class AgentEpisode(RecordedEpisode):
         super().__init__(env, settings)
         self._env: SweEnv = env.unwrapped
         self._player = player
+        check_network(player.name, player.agent, self._env.config["sandbox_options"])
         self._session = self._make_session()
         self._ran = 0.0
         self._end: Info = {}
@@ -222,7 +224,7 @@ class AgentEpisode(RecordedEpisode):
 def start_agent(sandbox: Sandbox, launch: Launch, deadline: float) -> ExecResult:
     """Start an agent and wait until it ends. Raises the errors of `Sandbox.exec`."""
     for path, content in launch.files.items():
-        sandbox.write_file(path, content.encode())
+        sandbox.write_file(path, content.encode() if isinstance(content, str) else content)
     return sandbox.exec(
         ["/bin/sh", "-c", START, HOME, *launch.argv],
         timeout=max(1.0, deadline - time.monotonic()),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .engine import RolloutResult as RolloutResult
     from .engine import RolloutStopped as RolloutStopped
     from .engine import rollout as rollout
+    from .episode import LiveEpisode as LiveEpisode
     from .episode import RecordedEpisode as RecordedEpisode
     from .episode import play as play
     from .plan import Plan as Plan

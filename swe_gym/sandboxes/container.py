@@ -10,7 +10,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -35,7 +35,7 @@ NO_PYTHON = 97
 NO_PYTHON_SAID = "no Python found in the image"
 START = f"""\
 for python in {PYTHONS}; do
-  command -v "$python" >/dev/null 2>&1 && exec "$python" -I -S -c "$0"
+  command -v "$python" >/dev/null 2>&1 && exec "$python" -I -S -c "$0" "$@"
 done
 echo "{NO_PYTHON_SAID}; looked for: {PYTHONS}" >&2
 exit {NO_PYTHON}
@@ -88,9 +88,9 @@ sys.stdout.write(venv)
 NOT_INHERITED = frozenset(("HOSTNAME", "LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "TERM", "_"))  # LC_CTYPE: Python sets it
 
 
-def start_command(program: str, before: str = "") -> list[str]:
+def start_command(program: str, before: str = "", arguments: Sequence[str] = ()) -> list[str]:
     """Return a container's first command: shell lines, then a Python program, run by any Python of the image."""
-    return ["/bin/sh", "-c", before + START, program]
+    return ["/bin/sh", "-c", before + START, program, *arguments]
 
 
 def boot_input(source: str) -> bytes:

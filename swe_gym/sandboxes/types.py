@@ -43,7 +43,7 @@ class SandboxSpec(Frozen):
         min_isolation: Weakest isolation to accept; a backend that offers less raises `Unsupported`.
         activate: Whether a Python environment of the image may go first on the PATH, as the backend's option `activate`
             says. False keeps the image's PATH.
-        build: Build of the image, on backends that build images; nothing is built if the engine has the image.
+        build: Build of the image, on backends that build images; nothing is built if the backend has the image.
         labels: Labels of the sandbox, on backends that have them.
         mounts: Read-only folders: absolute path in the sandbox -> folder of this machine, whose content never changes.
             Backends that cannot mount them copy them at the start.

@@ -4,35 +4,24 @@ Such a task is judged as Harbor does it: its own script runs in the sandbox in w
 that it writes is believed.
 """
 
-import os
-import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from ..dockerfile import Dockerfile
 from ..errors import TaskError, UsageError
-from ..types import FileContent, ImageBuild, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
+from ..task_folder import TaskFolder
+from ..toml import resolve_variables
+from ..types import FileContent, Healthcheck, ImageBuild, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
 from .base import ListedSource
 from .dataset import facts, task_name
 from .harbor_config import HarborConfig, is_root, read_config
-from .harbor_files import TaskFolder
-
-VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
-"""A value that Harbor takes from its own machine. Other values are literal, as in Harbor."""
 
 CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 """A line at the start of an instruction that Harbor does not show."""
 
 PLAYED_BY_HARBOR = ("environment/docker-compose.yaml", "trajectory.json")
 """Files that change what Harbor runs, and that swe_gym cannot honour."""
-
-STEPS = frozenset(
-    "ADD ARG CMD COPY ENV EXPOSE FROM LABEL MAINTAINER ONBUILD RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split()
-)
-RUN_AT_START = ("ENTRYPOINT", "HEALTHCHECK")
-HERE_TEXT = re.compile(r"""(?:^|\s)<<-?["']?\w+["']?(?:\s|$)""")
-BUILDKIT_OPTIONS = ("--mount", "--network", "--security", "--link", "--chmod", "--parents", "--exclude", "--checksum")
-"""Options of steps that the engine's plain builder does not know."""
 
 APPLY = "#!/bin/sh\ngit apply /solution/patch.diff || patch -p1 < /solution/patch.diff\n"
 """The script of a solution that is only a `patch.diff`."""
@@ -90,8 +79,8 @@ class HarborSource(ListedSource[Path]):
             task_id=task_id,
             problem_statement=without_canary(folder.text("instruction.md")).strip(),
             image=image,
-            workdir=self._workdir_of(config, dockerfile),
-            env=resolve_variables(config.environment.env, self._variables, f"{place}: environment.env"),
+            workdir=dockerfile.choose_workdir(config.environment.workdir or self._workdir),
+            env=_fill_in(config.environment.env, self._variables, f"{place}: environment.env"),
             difficulty=str(metadata.get("difficulty", "")),
             tags=tuple(map(str, tags)) if isinstance(tags, list) else config.task.keywords,
             metadata=_metadata(config),
@@ -114,132 +103,35 @@ class HarborSource(ListedSource[Path]):
         return RewardScript(
             script="/tests/test.sh",
             files={f"/tests/{name}": file for name, file in tests.items()},
-            env=resolve_variables(config.verifier.env, self._variables, f"{place}: verifier.env"),
-            as_root=is_root(config.verifier.user),
+            env=_fill_in(config.verifier.env, self._variables, f"{place}: verifier.env"),
+            user=None if config.verifier.user is None else str(config.verifier.user),
+            healthcheck=_healthcheck(config),
             solve="/solution/solve.sh" if "solve.sh" in solution else "",
             solution={f"/solution/{name}": file for name, file in solution.items()},
-            solution_env=resolve_variables(config.solution.env, self._variables, f"{place}: solution.env"),
+            solution_env=_fill_in(config.solution.env, self._variables, f"{place}: solution.env"),
         )
 
-    def _image_of(self, config: HarborConfig, dockerfile: "Dockerfile", task_id: str) -> tuple[str, ImageBuild | None]:
+    def _image_of(self, config: HarborConfig, dockerfile: Dockerfile, task_id: str) -> tuple[str, ImageBuild | None]:
         """Return the image, and how it is built if the task only has a Dockerfile."""
         if self._image is not None:
             return self._image.replace("{task_id}", task_id), None
-        image = config.environment.docker_image or dockerfile.plain_base
-        dockerfile.refuse(built=not image)
-        return (image, None) if image else _build(dockerfile, config, task_id)
-
-    def _workdir_of(self, config: HarborConfig, dockerfile: "Dockerfile") -> str:
-        workdir = config.environment.workdir or self._workdir or dockerfile.workdir
-        if workdir:
-            return workdir
-        raise TaskError(
-            f"{dockerfile.folder.path}: environment.workdir is not set, and no WORKDIR of environment/Dockerfile tells "
-            "it: pass the image's folder as workdir="
-        )
+        environment = config.environment
+        return dockerfile.choose_image(environment.docker_image, task_id, environment.build_timeout_sec)
 
 
-class Dockerfile:
-    """The `environment/Dockerfile` of a task, which may be missing.
-
-    Args:
-        folder: The task's folder.
-
-    Attributes:
-        folder: The task's folder.
-        steps: Its instructions, each as name in capitals and rest.
-    """
-
-    def __init__(self, folder: TaskFolder) -> None:
-        self.folder = folder
-        name = "environment/Dockerfile"
-        text = folder.text(name) if folder.has(name) else ""
-        joined = re.sub(r"\\[ \t]*\n(?:[ \t]*#.*\n)*", " ", text)
-        lines = (line.strip() for line in joined.splitlines())
-        words = (line.partition(" ") for line in lines if line and not line.startswith("#"))
-        self.steps = [(name.upper(), rest.strip()) for name, _, rest in words]
-
-    def refuse(self, *, built: bool) -> None:
-        """Refuse steps that cannot be honoured: those that run at the start and, if the file is built, many others.
-
-        Raises:
-            TaskError: There is one.
-        """
-        for name, rest in self.steps:
-            why = _run_at_start(name) or (_not_built(name, rest) if built else "")
-            if why:
-                raise TaskError(
-                    f"{self.folder.path}: environment/Dockerfile: {f'{name} {rest}'[:200]}: {why}. Or build the image "
-                    "and pass its name as image="
-                )
-
-    @property
-    def plain_base(self) -> str:
-        """The base image, if nothing is built on it."""
-        if [name for name, _ in self.steps] != ["FROM", *["WORKDIR"] * (len(self.steps) - 1)]:
-            return ""
-        base = [word for word in self.steps[0][1].split() if not word.startswith("--")]  # without --platform
-        return base[0] if base and "$" not in base[0] else ""
-
-    @property
-    def workdir(self) -> str:
-        """The folder in which commands of the image start; empty if the file does not tell."""
-        workdir = ""
-        for name, rest in self.steps:
-            if name not in (*STEPS, *RUN_AT_START) or HERE_TEXT.search(rest):
-                return ""  # a line may be no step, but text
-            if name == "FROM":
-                workdir = ""
-            elif name == "WORKDIR":
-                place = rest.strip("\"'")
-                if "$" in place or not (workdir or place.startswith("/")):
-                    return ""
-                workdir = posixpath.normpath(posixpath.join(workdir, place))
-        return workdir
-
-
-def _run_at_start(name: str) -> str:
-    return "Harbor runs it at the start, and swe_gym does not. Leave it out" if name in RUN_AT_START else ""
-
-
-def _not_built(name: str, rest: str) -> str:
-    """Return why a step of a Dockerfile cannot be built; empty if it can."""
-    if name not in STEPS:
-        return "unknown step, or one of several lines that only BuildKit reads. Write it in one line"
-    option = next((word for word in rest.split() if word.startswith(BUILDKIT_OPTIONS)), "")
-    if option and name in ("RUN", "COPY", "ADD") and rest.startswith("--"):
-        return f"{option} needs BuildKit. Leave it out"
-    if name in ("RUN", "COPY", "ADD") and HERE_TEXT.search(rest):
-        return "text of several lines (<<) needs BuildKit. Copy a file instead"
-    return ""
-
-
-def resolve_variables(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
-    """Return variables with the values of this machine where a task asks for them and may have them.
-
-    Args:
-        env: Variables of a task. A value `${NAME}` or `${NAME:-default}` is that of another variable.
-        allowed: Names of this machine's variables that the task may have. With a default, others are not read.
-        place: File and field, for messages.
+def _fill_in(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
+    """Return variables with the values of this machine; see `resolve_variables`.
 
     Raises:
-        TaskError: A variable is not allowed or not set, and has no default.
+        TaskError: A variable is not allowed or not set, or a value has a `{workdir}`.
     """
-    values = {}
     for name, value in env.items():
-        match = VARIABLE.fullmatch(value)
         if "{workdir}" in value:
             raise TaskError(f"{place}.{name} = {value!r}: {{workdir}} has another meaning here. Write the folder")
-        if match is None:
-            values[name] = value
-            continue
-        wanted, default = match.groups()
-        found = os.environ.get(wanted) if wanted in allowed else None
-        if found is None and default is None:
-            why = "is not set on this machine" if wanted in allowed else f"may not be read. Pass variables=[{wanted!r}]"
-            raise TaskError(f"{place}.{name} = {value!r}: the variable {wanted} {why}")
-        values[name] = default if found is None else found
-    return values
+    try:
+        return resolve_variables(env, allowed, place)
+    except UsageError as error:
+        raise TaskError(str(error)) from error
 
 
 def without_canary(text: str) -> str:
@@ -248,22 +140,6 @@ def without_canary(text: str) -> str:
     while lines and CANARY.fullmatch(lines[0].strip()):
         lines.pop(0)
     return "\n".join(lines)
-
-
-def _build(dockerfile: Dockerfile, config: HarborConfig, task_id: str) -> tuple[str, ImageBuild]:
-    """Return the name of the image that a Dockerfile makes, which stands for the content of its folder, and the build.
-
-    Raises:
-        TaskError: There is no Dockerfile, or it has a step that swe_gym cannot honour.
-    """
-    folder = dockerfile.folder
-    if not dockerfile.steps:
-        raise TaskError(
-            f"{folder.path}: no image: set environment.docker_image, add environment/Dockerfile, or pass image="
-        )
-    digest = folder.digest("environment")[:16]
-    build = ImageBuild(context=str(folder.path / "environment"), timeout=config.environment.build_timeout_sec)
-    return f"swe-gym/harbor-{task_id.lower()}:{digest}", build
 
 
 def _needs(config: HarborConfig, folder: TaskFolder) -> SandboxNeeds:
@@ -279,6 +155,14 @@ def _needs(config: HarborConfig, folder: TaskFolder) -> SandboxNeeds:
         activate=False,
         files=folder.tree("environment") if added else {},
     )
+
+
+def _healthcheck(config: HarborConfig) -> Healthcheck | None:
+    check = config.environment.healthcheck
+    if check is None:
+        return None
+    fields = check.model_dump()
+    return Healthcheck(**{name.removesuffix("_sec"): value for name, value in fields.items()})
 
 
 def _metadata(config: HarborConfig) -> JsonObject:

@@ -45,6 +45,17 @@ class Network(Table):
     allowed_hosts: list[str] | None = None
 
 
+class HarborHealthcheck(Table):
+    """The table `environment.healthcheck`."""
+
+    command: str
+    interval_sec: float = Field(default=5.0, ge=0, le=3600)
+    timeout_sec: float = Field(default=30.0, ge=1, le=3600)
+    start_period_sec: float = Field(default=0.0, ge=0, le=3600)
+    start_interval_sec: float = Field(default=5.0, ge=0, le=3600)
+    retries: int = Field(default=3, ge=1, le=1000)
+
+
 class Environment(Network):
     """The table `environment`."""
 
@@ -60,7 +71,7 @@ class Environment(Network):
     mcp_servers: list[JsonObject] = []
     env: dict[str, str] = {}
     skills_dir: str | None = None
-    healthcheck: JsonObject | None = None
+    healthcheck: HarborHealthcheck | None = None
     workdir: str | None = Field(default=None, pattern=r"^/[^\x00]*$")
     allow_internet: bool | None = None
 
@@ -180,7 +191,7 @@ def read_config(text: str, place: str) -> HarborConfig:
 OWN_SANDBOX = "the verifier runs in the policy's sandbox only. Leave it out, or play this task with Harbor"
 ONE_NETWORK = "a sandbox keeps the network that it starts with. Set environment.network_mode only"
 HARBOR_ONLY = "swe_gym has nothing like it. Play this task with Harbor"
-NOT_ROOT = "files of the verifier need root. Leave it out, or set agent.user and verifier.user to root"
+NOT_ROOT = "files of the verifier need root. Leave it out, or set agent.user to root"
 
 
 def _problem(problem: ErrorDetails) -> str:
@@ -208,11 +219,6 @@ def _find_refused(config: HarborConfig) -> list[tuple[str, Json, str]]:
         ("environment.mcp_servers", _names(environment.mcp_servers), HARBOR_ONLY),
         ("environment.skills_dir", environment.skills_dir, HARBOR_ONLY),
         (
-            "environment.healthcheck",
-            environment.healthcheck and environment.healthcheck.get("command", "?"),
-            HARBOR_ONLY,
-        ),
-        (
             "environment.network_mode",
             _unless(environment.mode != "allowlist", "allowlist"),
             'use "no-network" or "public"',
@@ -231,7 +237,6 @@ def _find_refused(config: HarborConfig) -> list[tuple[str, Json, str]]:
         ),
         ("verifier.allowed_hosts", verifier.allowed_hosts, ONE_NETWORK),
         ("agent.user", _unless(is_root(agent.user) or agent.user is None, agent.user), NOT_ROOT),
-        ("verifier.user", _unless(is_root(verifier.user) or verifier.user is None, verifier.user), NOT_ROOT),
         ("verifier.environment_mode", _unless(verifier.environment_mode != "separate", "separate"), OWN_SANDBOX),
         ("verifier.environment", verifier.environment is not None and "a table", OWN_SANDBOX),
         ("verifier.collect", verifier.collect and [hook.get("command") for hook in verifier.collect], OWN_SANDBOX),

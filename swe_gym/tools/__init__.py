@@ -29,7 +29,7 @@ TOOLS = Registry[object](
         "grep": "swe_gym.tools.grep:grep",
         "listdir": "swe_gym.tools.listdir:listdir",
         "edit": "swe_gym.tools.edit:Edit",
-        "rewrite": "swe_gym.tools.rewrite:rewrite",
+        "rewrite": "swe_gym.tools.edit:rewrite",
         "pdb": "swe_gym.tools.pdb:Pdb",
         "eval": "swe_gym.tools.shell:run_eval",
         "submit": "swe_gym.tools.submit:submit",

@@ -15,7 +15,7 @@ from swe_gym.cli.images import app
 from swe_gym.curation.validation import validate
 from swe_gym.errors import MissingDependency
 from swe_gym.tasks.file import FileSource, write_tasks
-from swe_gym.types import PythonEnv, Task
+from swe_gym.types import ImageBuild, PythonEnv, SandboxNeeds, Task
 
 docker = pytest.importorskip("docker")
 
@@ -123,6 +123,16 @@ def test_pull_waits_as_long_as_the_registry_asks(tasks: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1 pulled, 0 failed" in result.output
     assert len(asked) == 2, "a present image is not pulled"
+
+
+@pytest.mark.parametrize("command", ["pull", "fetch"])
+def test_no_registry_is_asked_for_images_that_are_built(toy: Task, tmp_path: Path, command: str) -> None:
+    needs = SandboxNeeds(build=ImageBuild(context=str(tmp_path)))
+    write_tasks([toy.model_copy(update={"image": MISSING, "needs": needs})], tmp_path / "tasks.jsonl")
+    result = run(command, "--source", tmp_path / "tasks.jsonl")
+    assert result.exit_code == 0, result.output
+    assert "skipped 1 of 1 tasks: their images are built from Dockerfiles" in result.output
+    assert f"0 {command}ed, 0 failed" in result.output
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from harbor_folders import NAME, SHAPES, TOML, harbor_task, script
 
 from swe_gym.curation.validation import validate
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.errors import Unsupported
+from swe_gym.errors import SandboxStartError, TaskError, Unsupported
 from swe_gym.rollout.policies.gold import GoldPolicy
 from swe_gym.sandboxes.local import problem
 from swe_gym.spaces import Info
@@ -245,7 +245,31 @@ def test_a_sandbox_without_a_root_folder_of_its_own_is_refused(make: Callable[..
             env.reset()
 
 
-def test_a_verifier_that_must_be_root_is_not_run_as_another_user(make: Callable[..., SweEnv]) -> None:
-    env = make(**{"task.toml": TOML + "[verifier]\nuser = 'root'\n"})
-    env.reset()  # local sandboxes run as root
-    assert env.submit()[4]["reward_valid"]
+def test_the_script_runs_as_the_verifiers_user(make: Callable[..., SweEnv]) -> None:
+    as_root = script('[ "$(id -u)" = 0 ] && echo 1 > /logs/verifier/reward.txt')
+    env = make(**{"task.toml": TOML + "[verifier]\nuser = 'root'\n", "tests/test.sh": as_root})
+    env.reset()  # local sandboxes run as root, and have no other user without an image
+    _, reward, _, _, info = env.submit()
+    assert (reward, info["reward_valid"]) == (1.0, True), env.stats["failure"]
+    with pytest.raises(TaskError, match=r"verifier\.user = '1234': "):
+        make(**{"task.toml": TOML + "[verifier]\nuser = 1234\n"}).reset()
+
+
+def test_a_healthcheck_is_repeated_until_it_passes(make: Callable[..., SweEnv]) -> None:
+    check = "healthcheck = {command = 'echo >> /tried; [ $(wc -l < /tried) = 4 ]', interval_sec = 0, retries = 4}\n"
+    env = make(**{"task.toml": TOML + check})
+    env.reset()
+    assert env.sandbox.exec("wc -l < /tried").text == "4\n"
+
+
+def test_failures_in_the_start_period_do_not_count(make: Callable[..., SweEnv]) -> None:
+    check = "command = 'echo >> /tried; [ $(wc -l < /tried) = 3 ]', start_period_sec = 600, start_interval_sec = 0"
+    env = make(**{"task.toml": f"{TOML}healthcheck = {{{check}, retries = 1}}\n"})
+    env.reset()
+    assert env.sandbox.exec("wc -l < /tried").text == "3\n"
+
+
+def test_a_healthcheck_that_fails_too_often_ends_the_start(make: Callable[..., SweEnv]) -> None:
+    check = "healthcheck = {command = 'echo why; exit 3', interval_sec = 0, retries = 2}\n"
+    with pytest.raises(SandboxStartError, match=r"'echo why; exit 3' failed 2 times in a row: exit code 3"):
+        make(**{"task.toml": TOML + check}).reset()

@@ -227,6 +227,48 @@ def test_aider_edits_what_its_model_writes_and_leaves_no_files(use_kit: Callable
     assert ".aider" not in found.patch
 
 
+SERVER = """
+import json, sys
+TOOL = {"name": "token", "description": "Return the token.", "inputSchema": {"type": "object", "properties": {}}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        answers = {
+            "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                           "serverInfo": {"name": "probe", "version": "1"}},
+            "tools/list": {"tools": [TOOL]},
+            "tools/call": {"content": [{"type": "text", "text": "token-4711"}]},
+        }
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answers.get(asked["method"], {})}), flush=True)
+"""
+"""An MCP server of one tool."""
+
+
+@pytest.mark.parametrize(("agent", "tool"), [("claude-code", "mcp__probe__token"), ("opencode", "probe_token")])
+def test_mcp_servers_and_skills_reach_the_model(
+    agent: str, tool: str, use_kit: Callable[[str], None], tmp_path: Path
+) -> None:
+    use_kit(agent)
+    servers, skill = tmp_path / "mcp.json", tmp_path / "skills/tea-brewing"
+    servers.write_text(json.dumps({"mcpServers": {"probe": {"command": "python3", "args": ["-c", SERVER]}}}))
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: tea-brewing\ndescription: How to brew tea.\n---\nBoil water.\n")
+    asked: list[Any] = []
+
+    def say(request: dict[str, Any]) -> ModelReply:
+        asked.append(request)
+        names = [one["function"]["name"] for one in request.get("tools") or ()]
+        calls = any(message["role"] == "assistant" for message in request["messages"])
+        return ModelReply("Next.", tool_calls=[(tool, "{}")]) if tool in names and not calls else ModelReply("Done.")
+
+    episode(say, agent, {"mcp": str(servers), "skills": str(tmp_path / "skills")})
+    offered = {one["function"]["name"] for request in asked for one in request.get("tools") or ()}
+    assert tool in offered, sorted(offered)
+    texts = json.dumps(asked)
+    assert "tea-brewing" in texts
+    assert "token-4711" in texts
+
+
 # --- options and kits -------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from swe_gym.curation.harbor import export_harbor
 from swe_gym.curation.validation import validate
 from swe_gym.envs.group import task_spec
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.errors import SandboxStartError, Unsupported, UsageError
+from swe_gym.errors import SandboxStartError, TaskError, Unsupported, UsageError
 from swe_gym.sandboxes import Finding
 from swe_gym.sandboxes.docker.build import build_image
 from swe_gym.sandboxes.local import problem
@@ -127,11 +127,10 @@ def test_a_build_that_fails_says_why(tmp_path: Path, docker_image: str) -> None:
         env.reset()
 
 
-@pytest.mark.parametrize("backend", ["local", "kubernetes"])
-def test_backends_that_build_no_image_refuse_it(tmp_path: Path, backend: str) -> None:
+def test_a_backend_that_builds_no_image_refuses_it(tmp_path: Path) -> None:
     files = {"environment/Dockerfile": "FROM a\nRUN make\nWORKDIR /srv\n"}
     harbor_task(tmp_path, **{"task.toml": "[environment]\nallow_internet = false\n", **files})
-    env = SweEnv("harbor", {"path": str(tmp_path)}, backend=backend)
+    env = SweEnv("harbor", {"path": str(tmp_path)}, backend="kubernetes")
     with pytest.raises(Unsupported, match=r"builds no images, and the task needs one of .*/environment"):
         env.reset()
 
@@ -140,8 +139,22 @@ def test_the_check_before_a_run_knows_what_is_built(tmp_path: Path, docker_image
     build_task(tmp_path, docker_image)
     tasks = [load_source("harbor", path=str(tmp_path)).get(NAME)]
     assert check_sandboxes("docker", {}, tasks) == [Finding("images", True, "0 present, 1 to build")]
-    with pytest.raises(UsageError, match=r"builds no images, and the task needs|cannot run them on this machine"):
+    if problem("namespace"):
+        return
+    assert check_sandboxes("local", {}, tasks) == [Finding("images", True, "0 present, 0 to fetch, 1 to build")]
+    with (tmp_path / NAME / "environment/Dockerfile").open("a") as file:
+        file.write("COPY --from=builder a b\n")
+    tasks = [load_source("harbor", path=str(tmp_path)).get(NAME)]
+    with pytest.raises(UsageError, match="COPY --from=builder a b: --from=builder needs an engine"):
         check_sandboxes("local", {}, tasks)
+
+
+def test_a_dockerfile_is_built_without_an_engine(tmp_path: Path, stored_image: str) -> None:
+    if why := problem("namespace"):
+        pytest.skip(why)
+    build_task(tmp_path, stored_image)
+    (record,) = validate(load_source("harbor", path=str(tmp_path)), backend="local", times=1)
+    assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
 
 
 def test_exported_tasks_are_judged_as_here(tmp_path: Path, docker_image: str, engine: Any) -> None:
@@ -162,6 +175,24 @@ def test_exported_tasks_are_judged_as_here(tmp_path: Path, docker_image: str, en
         engine.remove_image(base, force=True)
 
 
+@pytest.mark.thorough
+def test_all_bundled_tasks_have_the_same_verdicts_after_a_round_trip(tmp_path: Path, stored_image: str) -> None:
+    if why := problem("namespace"):
+        pytest.skip(why)
+    toy = load_source("toy")
+    export_harbor([toy.get(task_id) for task_id in toy.ids()], tmp_path / "out", base=stored_image)
+    link = "RUN command -v python || ln -s $(command -v python3) /usr/local/bin/python\n"
+    for file in (tmp_path / "out").glob("*/environment/Dockerfile"):
+        file.write_text(file.read_text() + link)
+    again = load_source("harbor", path=str(tmp_path / "out"))
+    verdicts = [
+        {one.task_id: (one.gold, one.empty) for one in validate(source, backend="local", times=1, workers=2)}
+        for source in (toy, again)
+    ]
+    assert verdicts[0] == verdicts[1]
+    assert set(verdicts[0].values()) == {((True,), (False,))}
+
+
 def test_a_graded_reward_and_a_solution_in_a_container(tmp_path: Path, docker_image: str) -> None:
     graded = script('echo "0.$(wc -l < x.txt)" > /logs/verifier/reward.txt')
     reward, info = play(tmp_path, docker_image, "docker", "seq 5 > x.txt", {"tests/test.sh": graded})
@@ -170,3 +201,15 @@ def test_a_graded_reward_and_a_solution_in_a_container(tmp_path: Path, docker_im
     source = load_source("harbor", path=str(tmp_path / "valid"), image=docker_image)
     (record,) = validate(source, [NAME], backend="docker", times=1)
     assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
+
+
+@pytest.mark.parametrize("backend", ["docker", "local"])
+def test_the_script_runs_as_another_user(tmp_path: Path, docker_image: str, stored_image: str, backend: str) -> None:
+    if backend == "local" and (why := problem("namespace")):
+        pytest.skip(why)
+    image = stored_image if backend == "local" else docker_image
+    as_nobody = script('[ "$(id -un) $HOME" = "nobody /nonexistent" ] && echo 1 > /logs/verifier/reward.txt')
+    files: dict[str, str | bytes] = {"task.toml": TOML + "[verifier]\nuser = 'nobody'\n", "tests/test.sh": as_nobody}
+    assert play(tmp_path, image, backend, "true", files)[0] == 1.0
+    with pytest.raises(TaskError, match=r"verifier\.user = 'no-such': the image has no user"):
+        play(tmp_path, image, backend, "true", {"task.toml": TOML + "[verifier]\nuser = 'no-such'\n"})

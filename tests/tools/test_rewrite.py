@@ -4,7 +4,7 @@ import pytest
 
 from swe_gym.errors import ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.rewrite import rewrite as rewrite_tool
+from swe_gym.tools.edit import rewrite as rewrite_tool
 
 CODE = "import os\n\n\ndef f(x):\n    return x\n"
 

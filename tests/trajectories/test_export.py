@@ -169,6 +169,13 @@ def test_the_harness_takes_one_prediction_per_task() -> None:
         list(to_predictions([trajectory(), trajectory(attempt=1)]))
 
 
+def test_a_shortened_patch_is_not_exported_as_a_whole_one() -> None:
+    cut = trajectory(patch_bytes=9_000_000)
+    assert next(to_rows([cut]))["patch_bytes"] == 9_000_000
+    assert next(to_r2e([cut]))["output_patch"] == ""
+    assert next(to_predictions([cut]))["model_patch"] == ""
+
+
 def test_parquet_columns_do_not_depend_on_the_rows(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     empty = trajectory(turns=(), segments=(), seed=None)

@@ -6,8 +6,9 @@ from ...errors import UsageError, unknown_name, wrong_fields
 from ...registry import Registry
 from ...types import JsonMapping
 from .base import Agent
+from .equipment import check_network
 
-__all__ = ["AGENTS", "Agent", "make_agent"]
+__all__ = ["AGENTS", "Agent", "check_network", "make_agent"]
 
 AGENTS = Registry[type[Agent]](
     "agent",

@@ -43,7 +43,7 @@ class Launch:
     argv: list[str]
     env: dict[str, str] = dataclasses.field(default_factory=dict)
     stdin: str = ""
-    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    files: dict[str, str | bytes] = dataclasses.field(default_factory=dict)
 
 
 class Agent(Frozen, abc.ABC):

@@ -1,10 +1,13 @@
 """Claude Code."""
 
+import json
+
 from ..kits import NpmKit
-from .base import KEY, Agent, Assignment, Launch
+from .base import KEY, Assignment, Launch
+from .equipment import EquippedAgent
 
 
-class ClaudeCode(Agent):
+class ClaudeCode(EquippedAgent):
     """Claude Code. Its kit needs an image with glibc."""
 
     version = "2.1.197"
@@ -20,8 +23,15 @@ class ClaudeCode(Agent):
     def launch(self, assignment: Assignment) -> Launch:
         """See `Agent.launch`."""
         program = f"{assignment.kit}/{self.kit.path}/claude"
+        argv = [program, "--print", "--dangerously-skip-permissions", "--model", assignment.model]
+        files: dict[str, str | bytes] = {**self.put_skills(f"{assignment.home}/skills")}
+        if self.servers:
+            servers = {name: one.model_dump(mode="json", exclude_defaults=True) for name, one in self.servers.items()}
+            servers = {name: {"type": "http" if "url" in one else "stdio", **one} for name, one in servers.items()}
+            files[f"{assignment.home}/mcp.json"] = json.dumps({"mcpServers": servers})
+            argv += [f"--mcp-config={assignment.home}/mcp.json", "--strict-mcp-config"]
         return Launch(
-            [program, "--print", "--dangerously-skip-permissions", "--model", assignment.model, *self.arguments],
+            [*argv, *self.arguments],
             env={
                 "ANTHROPIC_BASE_URL": assignment.base_url,
                 "ANTHROPIC_API_KEY": KEY,
@@ -34,4 +44,5 @@ class ClaudeCode(Agent):
                 **self.env,
             },
             stdin=assignment.issue,
+            files=files,
         )

@@ -2,11 +2,13 @@
 
 import json
 
+from ...types import JsonObject
 from ..kits import NpmKit
-from .base import KEY, Agent, Assignment, Launch
+from .base import KEY, Assignment, Launch
+from .equipment import EquippedAgent, McpServer
 
 
-class OpenCode(Agent):
+class OpenCode(EquippedAgent):
     """opencode. Its kit needs an image with glibc."""
 
     version = "1.18.33"
@@ -33,6 +35,7 @@ class OpenCode(Agent):
             "autoupdate": False,
             "share": "disabled",
             "permission": {"*": "allow"},
+            "mcp": {name: _describe(one) for name, one in self.servers.items()},
         }
         return Launch(
             [f"{assignment.kit}/{self.kit.path}/bin/opencode", "run", "--model", model, *self.arguments],
@@ -45,5 +48,13 @@ class OpenCode(Agent):
                 **self.env,
             },
             stdin=assignment.issue,
-            files={file: json.dumps(config)},
+            files={file: json.dumps(config), **self.put_skills(f"{home}/config/opencode/skills")},
         )
+
+
+def _describe(server: McpServer) -> JsonObject:
+    """Return a server in the form of opencode's configuration."""
+    if server.url:
+        return {"type": "remote", "url": server.url, "headers": server.headers, "enabled": True}
+    command = [server.command, *server.args]
+    return {"type": "local", "command": command, "environment": server.env, "enabled": True}

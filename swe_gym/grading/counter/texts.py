@@ -59,10 +59,10 @@ MODULES = sorted(name for name in sys.stdlib_module_names if re.fullmatch("[a-z]
 FORGIVEN = ("near-case", "near-blank", "near-order")
 """Changes that values may forgive without being equal to everything."""
 
-RECASED = ("near-word", "near-result")
-"""Changes to other letters, whose case can change too."""
+FORMED = ("near-word", "near-result")
+"""Changes to other letters, in which forgiven changes are possible too."""
 
-TOLD_SHARE = 4
+TOLD_SHARE = 2
 """For each so many texts, one more changes what wrong work passes: at least one."""
 
 
@@ -142,7 +142,7 @@ def draw_texts(
     drawn = drawn._replace(common=tuple(_common(drawn, rows or told, source)))
     if not rows:
         return drawn._replace(effective=1)
-    return drawn._replace(texts=_with_told(drawn.texts, told, rng, count)) if told else drawn
+    return drawn._replace(texts=_with_told(drawn, told, rng, count)) if told else drawn
 
 
 def _common(drawn: Drawn, rows: Sequence[Sequence[Feature]], source: Source) -> Iterator[TextEdit]:
@@ -163,19 +163,29 @@ def _draw_texts(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room
     return _with_each_kind(drawn, rows, rng, room)
 
 
-def _with_told(texts: Sequence[Text], told: Sequence[Sequence[Feature]], rng: Random, count: int) -> tuple[Text, ...]:
-    """Add texts that each change one statement which wrong work passes."""
+def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, count: int) -> tuple[Text, ...]:
+    """Add texts that each change one more statement which wrong work passes.
+
+    Wrong work recognises them. So each is like any of the others elsewhere: were all like the original, they would
+    tell which one that is.
+    """
     found = [feature for feature in itertools.chain(*itertools.zip_longest(*told)) if feature]
     found.sort(key=lambda feature: feature.rank)
     edits = [rng.sample(feature.edits, len(feature.edits)) for feature in found]
     changed = [
-        Text((edit,), (feature.kind,))
-        for drawn in itertools.zip_longest(*edits)
-        for edit, feature in zip(drawn, found, strict=True)
+        (edit, feature.kind)
+        for one_of_each in itertools.zip_longest(*edits)
+        for edit, feature in zip(one_of_each, found, strict=True)
         if edit
     ]
-    added = changed[: max(1, count // TOLD_SHARE, count - 1 - len(texts))]
-    return tuple(rng.sample([*texts, *added], len(texts) + len(added)))
+    bases = [Text(), *(text for text in drawn.texts if set(FORGIVEN).isdisjoint(text.kinds))]
+    if len(bases) < drawn.effective:  # nobody recognises those either
+        bases = [Text(), *drawn.texts]
+    added = []
+    for edit, kind in changed[: max(1, count // TOLD_SHARE, count - 1 - len(drawn.texts))]:
+        base = rng.choice(bases)
+        added.append(Text((*base.edits, edit), tuple(dict.fromkeys((*base.kinds, kind)))))
+    return tuple(rng.sample([*drawn.texts, *added], len(drawn.texts) + len(added)))
 
 
 def _draw_unpaired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
@@ -196,30 +206,34 @@ def _choose_cover(texts: Sequence[Text], more: Sequence[Text], effective: int, c
 
 
 def _draw_paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn | None:
-    """Draw texts that each come twice: with and without a change that lenient values forgive.
+    """Draw texts that each come again with changes that lenient values forgive: with one of each kind.
 
     So one of them differs from the original by that change alone, and a product whose values ignore case, blanks or
-    order passes it. Since every text has such a twin, the pair tells nothing. If a reader can recognise the change,
-    there are as many pairs as texts are wanted. Return None if there are too few texts.
+    order passes it. Since every text comes with the same changes, they tell nothing. If a reader can recognise one,
+    there are as many such groups as texts are wanted, or as there is room for. Return None if there are too few texts.
     """
     forgiven = _find_forgiven(rows)
     rng.shuffle(forgiven)
-    for feature in forgiven:
-        rest = [[one for one in row if not one.rank and not _overlaps(one, [feature], gap=1)] for row in rows]
-        pairs = min(count, room // 2) if feature.rank else count // 2
-        corners = [corner for corner in _corners(_choose_features(rest, pairs)) if corner]
+    for added in _find_sets(forgiven):
+        rest = [[one for one in row if not one.rank and not _overlaps(one, added, gap=1)] for row in rows]
+        recognised = any(feature.rank for feature in added)
+        bases = min(count, (room if recognised else count) // (1 + len(added)))
+        natural = 1 + sum(not feature.rank for feature in added)
+        if len(added) > 1 and (bases < 2 or bases * natural < count // 2):
+            continue
+        corners = [corner for corner in _corners(_choose_features(rest, bases)) if corner]
         if len(corners) < count // 2 - 1:
-            recased = _draw_recased(feature, rows, rng, pairs)
-            if recased is None:
+            formed = _draw_formed(added, rows, rng, min(count, room // (1 + len(added))))
+            if formed is None:
                 continue
-            return recased
+            return formed
         rng.shuffle(corners)
-        picked = [(), *corners[: pairs - 1]]
-        both = [[*corner, *((feature, edit) for edit in edits)] for corner in picked for edits in ((), feature.edits)]
-        texts = [_text(corner) for corner in both if corner]
+        picked = [(), *corners[: bases - 1]]
+        changes = [(), *([(feature, feature.edits[0])] for feature in added)]
+        texts = [_text(corner) for corner in ([*base, *change] for base in picked for change in changes) if corner]
         rng.shuffle(texts)
-        more = [_text(corner) for corner in corners[pairs - 1 :]]
-        return _choose_cover(texts, more, len(picked) * (1 if feature.rank else 2), len(both))
+        more = [_text(corner) for corner in corners[bases - 1 :]]
+        return _choose_cover(texts, more, min(count, len(picked) * natural), len(texts) + 1)
     return None
 
 
@@ -227,10 +241,19 @@ def _find_forgiven(rows: Sequence[Sequence[Feature]]) -> list[Feature]:
     return [feature for row in rows for feature in row if feature.kind in FORGIVEN]
 
 
+def _find_sets(forgiven: Sequence[Feature]) -> Iterator[list[Feature]]:
+    """Yield features to add together: the first one of each kind, then fewer kinds, then any one alone."""
+    firsts = list({feature.kind: feature for feature in reversed(forgiven)}.values())
+    for size in range(len(firsts), 1, -1):
+        yield from map(list, itertools.combinations(firsts, size))
+    yield from ([feature] for feature in forgiven)
+
+
 def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
     """Add a text of each forgiven change that no text has alone, in the place of others if there are too many.
 
-    A product that forgives this change, and nothing else, passes no other text.
+    A product that forgives this change, and nothing else, passes no other text. A reader who sees that no two other
+    texts differ by such a change knows that the original is one of the two.
     """
     played = drawn.texts
     alone = {text.kinds[0] for text in played if len(text.kinds) == 1}
@@ -245,38 +268,38 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
     return Drawn(tuple(texts), drawn.cover, max(1, drawn.effective - max(0, len(others) - room)))
 
 
-def _draw_recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
-    """Draw texts that have another word in place of one, each word also with a letter in another case."""
-    others = [one for row in rows for one in row if one.kind in RECASED and _overlaps(one, [case])]
-    edits = _with_letters(others[0]) if case.kind == "near-case" and others else []
-    if len(edits) < count - 1:
+def _draw_formed(added: Sequence[Feature], rows: Sequence[Sequence[Feature]], rng: Random, bases: int) -> Drawn | None:
+    """Draw texts that have another word or value in place of one, each also with the forgiven changes, in itself."""
+    others = [one for row in rows for one in row if one.kind in FORMED and all(_overlaps(one, [c]) for c in added)]
+    kinds = [feature.kind for feature in added]
+    formed = [(edit, forms) for edit in (others[0].edits if others else ()) if (forms := _forms(edit, kinds, rng))]
+    if len(formed) < bases - 1:
         return None
     kind = others[0].kind
-    picked = rng.sample(edits, min(len(edits), count))
-    texts = [Text((edit,), (kind,)) for edit in picked]
-    changed = [Text((_swap_case(edit, rng),), (kind, "near-case")) for edit in picked[: count - 1]]
-    drawn = [*texts[: count - 1], *changed, Text(case.edits, (case.kind,))]
-    rng.shuffle(drawn)
-    return _choose_cover(drawn, texts[count - 1 :], count, len(drawn) + 1)
+    formed = rng.sample(formed, len(formed))
+    texts = [Text(feature.edits, (feature.kind,)) for feature in added]
+    for edit, forms in formed[: bases - 1]:
+        texts.append(Text((edit,), (kind,)))
+        texts += [Text((form,), (kind, other)) for form, other in zip(forms, kinds, strict=True)]
+    more = [Text((edit,), (kind,)) for edit, _ in formed[bases - 1 :]]
+    return _choose_cover(rng.sample(texts, len(texts)), more, bases, len(texts) + 1)
 
 
-def _with_letters(feature: Feature) -> list[TextEdit]:
-    """The edits of a word or of an expected value that have a letter in two cases."""
-    if feature.kind == "near-word":
-        return [edit for edit in feature.edits if edit.text.isalpha()]
-    return [edit for edit in feature.edits if _cases(edit)]
-
-
-def _cases(edit: TextEdit) -> Sequence[int]:
-    """The letters of an edit that may change their case: of a word, or of the strings of an expression."""
+def _forms(edit: TextEdit, kinds: Sequence[str], rng: Random) -> list[TextEdit]:
+    """A word or an expected value with a change of each kind alone; none if one of them is not possible."""
     if edit.text.isalpha():
-        return range(len(edit.text))
-    found = [place for at, body in _find_plain_bodies(edit.text) for place in letters(body, at)]
-    return [place for place in found if edit.text[place].isalpha()]
+        return [_swap_case(edit, rng)] if [*kinds] == ["near-case"] else []
+    try:
+        with PARSING:
+            value = ast.literal_eval(edit.text)
+    except (SyntaxError, ValueError):
+        return []
+    found = dict(_forgivable(edit, value, '"' if '"' in edit.text else "'", rng))
+    return [found[kind] for kind in kinds if kind in found] if found.keys() >= set(kinds) else []
 
 
 def _swap_case(edit: TextEdit, rng: Random) -> TextEdit:
-    place = rng.choice(_cases(edit))
+    place = rng.randrange(len(edit.text))
     return edit._replace(text=edit.text[:place] + edit.text[place].swapcase() + edit.text[place + 1 :])
 
 

@@ -8,11 +8,13 @@ import json
 import math
 import posixpath
 import shlex
+import time
 from collections.abc import Mapping
 
-from ...errors import FileError, GradingError, MissingFile, TaskError, Unsupported
-from ...sandboxes import Sandbox
-from ...types import FileContent, Json, JsonObject, RewardScript, Task, Verdict
+from ...errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
+from ...guests import bundle
+from ...sandboxes import Sandbox, start_command
+from ...types import FileContent, Healthcheck, Json, JsonObject, RewardScript, Task, Verdict
 from ..base import LOG_CHARS
 from ..graders import some
 from ..reporter import steady_env, timeout_reason
@@ -56,7 +58,8 @@ def begin_in_place(task: Task, sandbox: Sandbox) -> None:
 
     Raises:
         Unsupported: The sandbox has no root folder of its own.
-        TaskError: The folders cannot be made, or commands do not run as root and the task requires it.
+        TaskError: The folders cannot be made, or the script cannot run as its user.
+        SandboxStartError: The task's healthcheck fails.
         SandboxError: The sandbox failed.
     """
     if sandbox.workdir != sandbox.spec.workdir:
@@ -71,11 +74,51 @@ def begin_in_place(task: Task, sandbox: Sandbox) -> None:
             f"task {task.task_id}: the image's user cannot make {folders}: {made.text.strip()[-500:]}. Use an image "
             "whose user is root"
         )
-    if script.as_root and made.text.strip() != "0":
-        raise TaskError(
-            f"task {task.task_id}: verifier.user is root, and the image's user is not: use an image whose user is root"
-        )
+    if script.user is not None:
+        _check_user(task, script.user, sandbox, is_root=made.text.strip() == "0")
     put_files(task.needs.files, sandbox)
+    if script.healthcheck:
+        wait_until_healthy(script.healthcheck, sandbox)
+
+
+def _check_user(task: Task, user: str, sandbox: Sandbox, *, is_root: bool) -> None:
+    """Raise `TaskError` if the script cannot run as its user."""
+    if not is_root:
+        raise TaskError(
+            f"task {task.task_id}: verifier.user is {user}, and the image's user is not root, who alone can run its "
+            "files as another user: use an image whose user is root"
+        )
+    tried = sandbox.exec(_as_user(user, "true"), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    if not tried.ok:
+        raise TaskError(f"task {task.task_id}: verifier.user = {user!r}: {tried.text.strip()[-500:]}")
+
+
+def _as_user(user: str | None, command: str) -> str | list[str]:
+    """Return what runs a command line as a user, in a sandbox whose commands run as root unless there is none."""
+    if user in (None, "root", "0"):
+        return command
+    return start_command(bundle("as_user"), arguments=[str(user), "/bin/sh", "-c", command])
+
+
+def wait_until_healthy(check: Healthcheck, sandbox: Sandbox) -> None:
+    """Repeat a check until it succeeds, as Docker does. `Sandbox.close` ends the waiting.
+
+    Raises:
+        SandboxStartError: It failed too often.
+        SandboxError: The sandbox failed.
+    """
+    end_of_start, failures = time.monotonic() + check.start_period, 0
+    while True:
+        starting = time.monotonic() < end_of_start
+        result = sandbox.exec(check.command, timeout=check.timeout, merge=True)
+        if result.ok:
+            return
+        failures += not starting
+        if failures >= check.retries:
+            text = f"the healthcheck {check.command!r} failed {failures} times in a row: {result.describe()}"
+            raise SandboxStartError(text, reason="setup", retryable=True, detail=result.text[-2000:])
+        pause = check.start_interval if starting else check.interval
+        sandbox.exec(["sleep", str(pause)], timeout=pause + SETUP_TIMEOUT)
 
 
 def put_files(files: Mapping[str, FileContent], sandbox: Sandbox) -> None:
@@ -101,8 +144,9 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
     except FileError as error:
         raise _no_reward(task, "the task's tests cannot be added", str(error), {}) from error
     log = posixpath.join(script.rewards, LOG_FILE)
+    sandbox.exec(["chmod", "+x", script.script], timeout=SETUP_TIMEOUT)
     result = sandbox.exec(
-        f"chmod +x {shlex.quote(script.script)}; ({shlex.quote(script.script)}) > {shlex.quote(log)} 2>&1",
+        _as_user(script.user, f"({shlex.quote(script.script)}) > {shlex.quote(log)} 2>&1"),
         timeout=task.oracle.timeout,
         env={**steady_env(sandbox), **script.env},
         merge=True,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .base import Player as Player
     from .base import PolicyReport as PolicyReport
     from .base import ReportingPolicy as ReportingPolicy
+    from .calls import ENDING as ENDING
     from .gold import GoldPolicy as GoldPolicy
     from .human import HumanPolicy as HumanPolicy
     from .llm import TOKENS_PER_CHARACTER as TOKENS_PER_CHARACTER
@@ -38,6 +39,7 @@ else:
 
 
 __all__ = [
+    "ENDING",
     "POLICIES",
     "TOKENS_PER_CHARACTER",
     "EmptyPolicy",

@@ -11,7 +11,8 @@ from ..images import ImageStore
 from ..images.names import ImageName
 from ..types import Finding, SandboxSpec
 from . import problem
-from .image import OVERLAYS, check_built, choose_overlay
+from .build import check_buildable
+from .image import OVERLAYS, choose_overlay
 from .tiers import TIERS, delegated_group
 
 REGISTRY_SECONDS = 4.0
@@ -39,13 +40,17 @@ def _check_images(specs: Sequence[SandboxSpec]) -> Finding:
             f"machine: {why}. Use --backend docker, or see `swe-gym doctor`"
         )
     store = ImageStore()
-    for spec in specs:
-        check_built(spec, store)
-    missing = [image for image in images if store.find(image) is None]
-    if missing:
-        with closing(RegistrySource(ImageName.parse(missing[0]), time.monotonic() + REGISTRY_SECONDS)):
+    missing = [spec for spec in specs if store.find(str(spec.image)) is None]
+    fetched = [str(spec.image) for spec in missing if spec.build is None]
+    for spec in missing:
+        if spec.build:
+            check_buildable(spec, spec.build)
+    if fetched:
+        with closing(RegistrySource(ImageName.parse(fetched[0]), time.monotonic() + REGISTRY_SECONDS)):
             pass
-    return Finding("images", True, f"{len(images) - len(missing)} present, {len(missing)} to fetch")
+    counts = {"present": len(specs) - len(missing), "to fetch": len(fetched), "to build": len(missing) - len(fetched)}
+    parts = [f"{count} {what}" for what, count in counts.items() if count or what != "to build"]
+    return Finding("images", True, ", ".join(parts))
 
 
 def diagnose() -> Iterator[Finding]:

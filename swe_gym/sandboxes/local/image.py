@@ -22,6 +22,7 @@ from ..container import ContainerSandbox
 from ..contents.pythons import pack_portable_python
 from ..images import ImageStore, StoredImage, copies_folder, id_ranges
 from ..types import SandboxSpec, demand_isolation, parse_options
+from .build import build_image, check_buildable
 from .forkserver import Supervisor, launch
 from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits, watched_memory
 
@@ -63,6 +64,8 @@ class ImageSandbox(ContainerSandbox):
             )
         demand_isolation(spec, "namespace", self.name, "Use a container backend with a stronger runtime.")
         find_pasta(spec)
+        if spec.build and ImageStore().find(str(spec.image)) is None:
+            check_buildable(spec, spec.build)
         self._overlay = "kernel"
         self._image: StoredImage | None = None
         self._supervisor: Supervisor | None = None
@@ -93,8 +96,7 @@ class ImageSandbox(ContainerSandbox):
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         assert self.spec.image is not None
         store = ImageStore()
-        check_built(self.spec, store)
-        self._image = store.pull(self.spec.image, deadline=deadline)
+        self._image = self._bring_image(store, deadline)
         layers = self._in_use.enter_context(store.using(self._image))
         if not has_python(layers):
             layers = [python_layer(deadline), *layers]
@@ -104,6 +106,12 @@ class ImageSandbox(ContainerSandbox):
             error.detail = f"{error.detail} (image {self._image.name})"
             raise
         return stream
+
+    def _bring_image(self, store: ImageStore, deadline: float) -> StoredImage:
+        image = str(self.spec.image)
+        if self.spec.build and store.find(image) is None:
+            return build_image(self.spec, store, deadline, self._cancelled)
+        return store.pull(image, deadline=deadline)
 
     def _config(self, image: StoredImage, layers: Sequence[Path]) -> dict[str, object]:
         return launch_config(self.spec, layers, self.spec.user or image.user or "root", self._overlay)
@@ -121,6 +129,8 @@ class ImageSandbox(ContainerSandbox):
     def _disconnect(self) -> None:
         if self._supervisor:
             self._supervisor.end(patience=1.0 if self._loss is None else 0.0)  # a lost sandbox does not answer
+        if self.closed:
+            self._cancelled.set()
         self._in_use.close()
 
     def _limits(self) -> dict[str, int]:
@@ -178,15 +188,6 @@ def launch_config(
         "pids": spec.pids,
         "pasta": find_pasta(spec),
     }
-
-
-def check_built(spec: SandboxSpec, store: ImageStore) -> None:
-    """Raise `Unsupported` if an image must be built and is not stored."""
-    if spec.build and spec.image and store.find(spec.image) is None:
-        raise Unsupported(
-            f"the local backend builds no images, and the task needs one of {spec.build.context}: build it with Docker "
-            f"(`docker build -t {spec.image} {spec.build.context}`), then run `swe-gym images import {spec.image}`"
-        )
 
 
 def choose_overlay(wanted: str = "auto") -> tuple[str, str]:

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from ...types import ToolResult
 from ..base import ToolContext, tool
+from ..edit import rewrite
 from ..files import shown_path
 from ..grep import search, summary
 from ..listdir import list_folder
 from ..pdb import Pdb
-from ..rewrite import rewrite
 from ..shell import ENDING_ROOM, cap_timeout, run_command
 from ..text import bound, harmless
 from ..view import HEADER_ROOM, choose_window, more_lines, open_for_view

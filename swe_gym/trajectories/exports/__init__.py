@@ -13,6 +13,7 @@ from ...registry import Registry
 from ...tables import SUFFIXES, write_table
 from ...types import JsonObject
 from ..trajectory import Trajectory
+from .documents import write_documents
 from .rows import encodable, row_schema
 
 __all__ = ["EXPORTERS", "Exporter", "export_trajectories"]
@@ -26,6 +27,7 @@ EXPORTERS = Registry[Exporter](
         "swe-gym": "swe_gym.trajectories.exports.rows:as_they_are",
         "rows": "swe_gym.trajectories.exports.rows:to_rows",
         "r2e": "swe_gym.trajectories.exports.r2e:to_r2e",
+        "atif": "swe_gym.trajectories.exports.atif:to_atif",
         "sft": "swe_gym.trajectories.exports.chat:to_sft",
         "preferences": "swe_gym.trajectories.exports.chat:to_preferences",
         "swebench": "swe_gym.trajectories.exports.rows:to_predictions",
@@ -40,7 +42,8 @@ def export_trajectories(trajectories: Iterable[Trajectory], to: str, path: str |
     Args:
         trajectories: The trajectories; they are read once, one by one.
         to: A name of `EXPORTERS`, or "module:function".
-        path: A `.jsonl` or `.json` file; for the format "rows", or any other with flat rows, also `.parquet`.
+        path: A `.jsonl` or `.json` file; for the format "rows", or any other with flat rows, also `.parquet`. For
+            "atif", a `.json` file may be one document, and a name without a suffix is a folder of such files.
 
     Returns:
         The number of rows. If it is 0 or an error is raised, an existing file stays as it was.
@@ -51,6 +54,8 @@ def export_trajectories(trajectories: Iterable[Trajectory], to: str, path: str |
     """
     exporter = EXPORTERS.load(to)
     target = Path(path)
+    if to == "atif" and target.suffix != ".jsonl":
+        return write_documents(exporter(trajectories), target)
     if target.suffix not in SUFFIXES:
         raise UsageError(f"{target}: the file name must end in {', '.join(SUFFIXES)}")
     rows = iter(exporter(trajectories))

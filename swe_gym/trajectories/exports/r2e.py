@@ -42,7 +42,7 @@ def to_r2e(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
             "max_exec_time": 0,
             "max_total_time": round(one.env.get("time_limit") or 0),
             "exit_reason": _exit_reason(one),
-            "output_patch": one.patch,
+            "output_patch": "" if one.patch_bytes else one.patch,
             "reward": one.reward if one.reward_valid else None,
             "reward_calc_time": one.seconds.get("grading"),
             "test_output": None,

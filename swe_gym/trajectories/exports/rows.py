@@ -10,7 +10,7 @@ from ..trajectory import Trajectory
 
 _SCALARS = (
     "task_id repo attempt tries config_hash experiment env_id seed started observation outcome reason reward_valid "
-    "resolved reward patch"
+    "resolved reward patch patch_bytes"
 ).split()
 _TURN_SCALARS = ("action", "thought", "tool", "observation", "reward", "terminated", "truncated", "seconds", "parent")
 
@@ -103,7 +103,9 @@ def row_schema() -> object:
         **_make_types(text, "started observation outcome reason"),
         **_make_types(truth, "reward_valid resolved"),
         "reward": real,
-        **_make_types(text, "patch policy model sampling"),
+        "patch": text,
+        "patch_bytes": integer,
+        **_make_types(text, "policy model sampling"),
         **_make_types(integer, "prompt_tokens completion_tokens"),
         **_make_types(real, "cost total_seconds"),
         **_make_types(text, "env info tools messages"),

@@ -17,6 +17,7 @@ from ...registry import Registry
 from ...registry import load as _load
 from ...tables import scan_table
 from ...types import JsonObject
+from ..atif import with_files
 from ..records import kind_of, parse_line
 from ..trajectory import Trajectory
 
@@ -42,13 +43,20 @@ IMPORTERS = Registry[Importer](
     {
         "swe-gym": "swe_gym.trajectories.imports:from_swe_gym",
         "r2e": "swe_gym.trajectories.imports.r2e:from_r2e",
+        "atif": "swe_gym.trajectories.imports.atif:from_atif",
         "debug-gym": "swe_gym.trajectories.imports.debug_gym:from_debug_gym",
         "messages": "swe_gym.trajectories.imports.chat:from_messages",
     },
     group="swe_gym.importers",
 )
 
-_FIELDS = {"turns": "swe-gym", "trajectory_steps": "r2e", "log": "debug-gym", "messages": "messages"}
+_FIELDS = {
+    "turns": "swe-gym",
+    "trajectory_steps": "r2e",
+    "log": "debug-gym",
+    "messages": "messages",
+    "schema_version": "atif",
+}
 """Field -> the format that has it."""
 
 
@@ -75,8 +83,9 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
                 raise row
             if not isinstance(row, dict):
                 raise ValueError("not an object")
-            importer = IMPORTERS.load(_form(row) if form == "auto" else form)
-            yield importer(row, f"{source.name.partition('.')[0]}-{number}")
+            found = _form(row) if form == "auto" else form
+            whole = with_files(row, source) if found == "atif" else row
+            yield IMPORTERS.load(found)(whole, f"{source.name.partition('.')[0]}-{number}")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UsageError(f"{source}, {place}: {_problem(error)}") from error
 

@@ -6,13 +6,16 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..cache import file_sha256
-from ..errors import TaskError
-from ..types import FileContent
+from .cache import file_sha256
+from .errors import TaskError
+from .types import FileContent
 
 LARGEST_TEXT = 1 << 20
 LARGEST_TREE, MOST_FILES = 64 << 20, 10_000
 """Bytes and files of the folders of one task."""
+
+LARGEST_CONTEXT = 4 << 30
+"""Bytes of the folder that an image is built from."""
 
 DEEPEST = 50
 
@@ -72,13 +75,17 @@ class TaskFolder:
         """Return a digest of all files below a subfolder, with their names, and whether they are executable.
 
         Raises:
-            TaskError: Something leads out of the folder, or is neither file nor folder.
+            TaskError: Something leads out of the folder, is neither file nor folder, or is too large.
         """
         top = self.path / name
         total = hashlib.sha256()
+        left = LARGEST_CONTEXT
         for number, file in enumerate(self._entries(top, ())):
             if number >= MOST_FILES:
                 raise TaskError(f"{top}: more than {MOST_FILES} files and folders")
+            left -= 0 if file.is_dir() else file.stat().st_size
+            if left < 0:
+                raise TaskError(f"{top}: more than {LARGEST_CONTEXT >> 20} MiB in all")
             content = "" if file.is_dir() else file_sha256(file)
             total.update(f"{file.relative_to(top).as_posix()}\0{file.stat().st_mode & 0o111:o}\0{content}\0".encode())
         return total.hexdigest()

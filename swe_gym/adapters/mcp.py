@@ -1,0 +1,341 @@
+"""An environment as a server of the Model Context Protocol, over standard input and output.
+
+The calls of the client are the actions of one episode, which the rollout engine plays into a run folder. The server
+runs in a thread of its own, the engine in the caller's: a SIGTERM closes every sandbox.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from ..actions import render_call
+from ..errors import MissingDependency, PolicyError, SandboxError, UsageError
+from ..rollout import LiveEpisode, Plan, RolloutOptions, rollout
+from ..rollout.policies import ENDING, EpisodeSettings, PolicyReport
+from ..spaces import Info
+from ..threads import in_thread
+from ..trajectories import PolicyInfo, Turn
+from ..types import ToolCall, ToolSpec
+
+try:
+    import anyio
+    import mcp_types as protocol
+    from mcp.server.lowlevel import Server
+    from mcp.server.stdio import stdio_server
+except ImportError as error:
+    raise MissingDependency("the MCP server needs the MCP SDK: pip install 'swe-gym[mcp]'") from error
+
+logger = logging.getLogger(__name__)
+
+START = ToolSpec(
+    name="start_task",
+    description="Start the task and return its problem statement. Call this first. Calling it again repeats it.",
+    parameters={"type": "object", "properties": {}},
+)
+"""The tool that returns the issue. Clients show a model all tools, but prompts and resources only on demand."""
+
+INSTRUCTIONS = (
+    f"A software-engineering task. Call `{START.name}` first: it returns the problem statement. All work happens in "
+    "the task's own sandbox, through the tools of this server. Call `{ending}` when the work is done: it ends the task."
+)
+NOT_STARTED = f"The task has not started: call {START.name} first."
+OVER = "The task is over. Restart the server to play another one."
+FAILED = "The task could not start or its sandbox was lost. See the server's standard error."
+
+PROGRESS_SECONDS = 5.0
+"""Seconds between two notifications of progress."""
+
+END_SECONDS = 20.0
+"""Seconds in which an interrupted command, or the server at its end, must end."""
+
+BLOCK = 1 << 16
+
+
+class ToolReply(NamedTuple):
+    """What a call is answered with."""
+
+    text: str
+    ok: bool = True
+
+
+class _ClientCall(NamedTuple):
+    """A call of the client that waits for its turn or runs."""
+
+    name: str
+    action: str
+    reply: "Future[ToolReply]"
+
+
+class ClientPlayer:
+    """Plays one episode with the calls of a client, one after another. It makes itself the policy of its plan.
+
+    Args:
+        plan: A plan of one episode.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        env = plan.config()["env"]
+        self._format, self._patience = env["action_format"], env["time_limit"]
+        self._begin = threading.Event()
+        self._issue: Future[ToolReply] = Future()
+        self._inbox: queue.SimpleQueue[_ClientCall | None] = queue.SimpleQueue()
+        self._running: _ClientCall | None = None
+        self._running_lock = threading.Lock()  # the running call keeps while it is held
+        self._lock = threading.Lock()
+        self._left = self._over = False
+        self._env: gymnasium.Env[str, str] | None = None
+        self.client: dict[str, str] = {}
+
+    # --- asked by the server; none of these blocks -----------------------------------------------------------------
+
+    def start(self) -> "Future[ToolReply]":
+        """Start the episode unless it has started. Return its first observation."""
+        self._begin.set()
+        return self._issue
+
+    def call(self, call: ToolCall) -> "Future[ToolReply]":
+        """Queue a call, and return the observation that answers it."""
+        reply: Future[ToolReply] = Future()
+        with self._lock:
+            if self._over or not self._issue.done():
+                reply.set_result(ToolReply(OVER if self._over else NOT_STARTED, ok=False))
+                return reply
+            try:
+                action = render_call(call, self._format)
+            except UsageError as error:
+                reply.set_result(ToolReply(str(error), ok=False))
+            else:
+                self._inbox.put(_ClientCall(call.name, action, reply))
+        return reply
+
+    def cancel(self, reply: "Future[ToolReply]") -> None:
+        """Withdraw a call that waits, and end the commands of one that runs. The grading of work is not interrupted."""
+        if not reply.cancel():
+            in_thread(lambda: self._interrupt(reply), "cancelled call")
+
+    def leave(self) -> None:
+        """End the episode, as the client is gone. Work that is being graded is graded to its end."""
+        with self._lock:
+            self._left = True
+        self._inbox.put(None)
+        self._begin.set()
+        running = self._running
+        if self._env is not None and not (running and running.name in ENDING):
+            in_thread(self._env.close, "client left")
+
+    def _interrupt(self, reply: "Future[ToolReply]") -> None:
+        with self._running_lock, contextlib.suppress(SandboxError):  # the command reports it
+            running, env = self._running, self._env
+            if running and running.reply is reply and running.name not in ENDING and env is not None:
+                env.unwrapped.sandbox.end_processes(commands=True, timeout=END_SECONDS)  # type: ignore[attr-defined]
+
+    # --- asked by the engine ---------------------------------------------------------------------------------------
+
+    def wait(self) -> bool:
+        """Wait until the client starts the episode. Return whether it does: it may leave before."""
+        self._begin.wait()
+        return not self._left
+
+    def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> "ClientPlayer":  # noqa: ARG002
+        """Return the player of the episode."""
+        self._env = env.unwrapped
+        return self
+
+    def episode(self, env: gymnasium.Env[str, str], settings: EpisodeSettings) -> LiveEpisode:
+        """See `Player.episode`."""
+
+        def answer(turn: Turn) -> None:
+            try:
+                if settings.on_turn is not None:
+                    settings.on_turn(turn)
+            finally:
+                self._answer(turn)
+
+        if self._left:
+            raise PolicyError("the client left", reason="closed")
+        return LiveEpisode(env, self, settings._replace(on_turn=answer))
+
+    def reset(self, info: Info) -> None:
+        """See `Policy.reset`."""
+
+    def act(self, observation: str) -> str:
+        """Return the next call of the client as an action.
+
+        Raises:
+            PolicyError: The client left, or called nothing for as long as the episode may take.
+        """
+        if not self._issue.done():
+            self._issue.set_result(ToolReply(observation))
+        while True:
+            try:
+                call = self._inbox.get(timeout=self._patience)
+            except queue.Empty as error:
+                raise PolicyError(f"the client called no tool for {self._patience:g} s", reason="timeout") from error
+            if call is None:
+                raise PolicyError("the client left", reason="closed")
+            if call.reply.set_running_or_notify_cancel():
+                self._running = call
+                return call.action
+
+    def _answer(self, turn: Turn) -> None:
+        with self._running_lock:
+            call, self._running = self._running, None
+        if turn.terminated or turn.truncated:
+            with self._lock:
+                self._over = True
+        if call is not None:
+            valid = turn.info["reward_valid"] or not (turn.terminated or turn.truncated)
+            call.reply.set_result(ToolReply(turn.observation, bool(turn.info["tool_ok"] and valid)))
+
+    def report(self) -> PolicyReport:
+        """See `ReportingPolicy.report`."""
+        return PolicyReport(policy=PolicyInfo(name="mcp", options=dict(self.client)))
+
+    def close(self) -> None:
+        """End the episode: the engine was told to stop."""
+        self._inbox.put(None)
+
+    def finish(self) -> None:
+        """Answer everything that still waits: the episode is over."""
+        with self._lock:
+            self._over = True
+        if not self._issue.done():
+            self._issue.set_result(ToolReply(FAILED, ok=False))
+        waiting = [self._running] if self._running else []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                waiting += filter(None, [self._inbox.get_nowait()])
+        for call in waiting:
+            if call.reply.running() or call.reply.set_running_or_notify_cancel():
+                call.reply.set_result(ToolReply(FAILED if call is self._running else OVER, ok=False))
+
+
+class _Handlers:
+    """The answers of the server."""
+
+    def __init__(self, player: ClientPlayer, tools: list[ToolSpec]) -> None:
+        self._player = player
+        self._tools = [START, *tools]
+
+    async def list_tools(self, _: Any, __: Any) -> protocol.ListToolsResult:
+        described = [
+            protocol.Tool(name=spec.name, description=spec.description, input_schema=spec.parameters)
+            for spec in self._tools
+        ]
+        return protocol.ListToolsResult(tools=described)
+
+    async def call_tool(self, context: Any, asked: Any) -> protocol.CallToolResult:
+        if parameters := context.session.client_params:
+            info = parameters.client_info
+            self._player.client = {"client": info.name, "client_version": info.version}
+        if asked.name == START.name:
+            reply = await self._wait(context, self._player.start())
+        else:
+            future = self._player.call(ToolCall(name=asked.name, arguments=asked.arguments or {}))
+            try:
+                reply = await self._wait(context, future)
+            except asyncio.CancelledError:
+                self._player.cancel(future)
+                raise
+        content = protocol.TextContent(type="text", text=reply.text)
+        return protocol.CallToolResult(content=[content], is_error=not reply.ok)
+
+    @staticmethod
+    async def _wait(context: Any, future: "Future[ToolReply]") -> ToolReply:
+        """Wait for an answer, and notify a client that asked for progress. Cancelling leaves the future alone."""
+        waiting, waited = asyncio.wrap_future(future), 0.0
+        while not (await asyncio.wait({waiting}, timeout=PROGRESS_SECONDS))[0]:
+            waited += PROGRESS_SECONDS
+            await context.session.report_progress(waited)
+        return waiting.result()
+
+
+class _StandardInput:
+    """Standard input as a file that ends when the client's side does, or when `end` is called."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair()
+        self.file = anyio.wrap_file(theirs.makefile("r", encoding="utf-8", errors="replace"))
+        theirs.close()
+        threading.Thread(target=self._pump, name="standard input", daemon=True).start()
+
+    def _pump(self) -> None:
+        with contextlib.suppress(OSError):  # the server has ended
+            while block := os.read(0, BLOCK):
+                self._ours.sendall(block)
+        self.end()
+
+    def end(self) -> None:
+        """End the file."""
+        with contextlib.suppress(OSError):
+            self._ours.shutdown(socket.SHUT_WR)
+
+
+async def _serve(player: ClientPlayer, tools: list[ToolSpec], given: _StandardInput) -> None:
+    """Answer a client until it leaves."""
+    handlers = _Handlers(player, tools)
+    ending = next((spec.name for spec in tools if spec.name in ENDING), ENDING[0])
+    server: Any = Server(
+        "swe-gym",
+        version=version("swe-gym"),
+        instructions=INSTRUCTIONS.format(ending=ending),
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+    )
+    try:
+        async with stdio_server(stdin=given.file) as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+    finally:
+        player.leave()
+
+
+@contextlib.contextmanager
+def _serving(player: ClientPlayer, tools: list[ToolSpec]) -> Iterator["Future[None]"]:
+    """Serve a client in a thread. After the block, the thread has ended."""
+    given = _StandardInput()
+    serving = in_thread(lambda: asyncio.run(_serve(player, tools, given)), "MCP server")
+    try:
+        yield serving
+    finally:
+        given.end()
+        with contextlib.suppress(Exception):  # of a client that is gone; the block's own error counts
+            serving.result(END_SECONDS)
+
+
+def serve_mcp(plan: Plan, folder: Path) -> None:
+    """Offer an episode over standard input and output, and return when the client has left.
+
+    Nothing starts before the client calls `start_task`. The client may leave at any moment: sandboxes are closed.
+
+    Args:
+        plan: A plan of one episode.
+        folder: The run folder.
+
+    Raises:
+        UsageError: The plan is invalid.
+        KeyboardInterrupt: SIGTERM, raised once everything is closed and written.
+    """
+    player = ClientPlayer(plan)
+    with contextlib.closing(plan.make_env()) as env:
+        tools = list(env.tools)
+    with _serving(player, tools) as serving:
+        try:
+            if player.wait():
+                sys.stderr.write(f"run folder: {folder.absolute()}\n")
+                options = RolloutOptions(workers=1, retries=0, max_failure_rate=1.0)
+                rollout(plan, folder, options, policies=player)
+        finally:
+            player.finish()
+        serving.result()  # the client reads the answers, and leaves
