@@ -1,9 +1,13 @@
 """Task sources: the table of those that ship with the package, and a function that opens one."""
 
-from collections.abc import Callable, Iterable
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import UsageError, unknown_name
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from ..errors import UsageError, unknown_name, wrong_fields
 from ..registry import Registry, parameters_of
 from ..registry import load as _load
 
@@ -129,8 +133,8 @@ def load_source(name: str, **arguments: object) -> "TaskSource":
     return SOURCES.load(name)(**arguments)
 
 
-def check_source(name: str, arguments: Iterable[str]) -> None:
-    """Check the name of a source and the names of its arguments, without opening it.
+def check_source(name: str, arguments: Mapping[str, object]) -> None:
+    """Check the name of a source, and the names and types of its arguments, without opening it.
 
     Raises:
         UsageError: The source is unknown, does not accept an argument, or requires a missing one.
@@ -145,3 +149,16 @@ def check_source(name: str, arguments: Iterable[str]) -> None:
     for one in named:
         if one.default is one.empty and one.name not in given:
             raise UsageError(f"task source {name!r} requires the argument {one.name!r}")
+        if one.name in arguments:
+            _check_type(name, one, arguments[one.name])
+
+
+def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
+    """Check the type of an argument, unless the source does not tell it."""
+    if parameter.annotation is parameter.empty or isinstance(parameter.annotation, str):
+        return
+    adapter: TypeAdapter[object] = TypeAdapter(parameter.annotation, config=ConfigDict(arbitrary_types_allowed=True))
+    try:
+        adapter.validate_python(os.fspath(value) if isinstance(value, os.PathLike) else value, strict=True)
+    except ValidationError as error:
+        raise UsageError(f"option {parameter.name!r} of task source {name!r}: {wrong_fields(error)}") from None
