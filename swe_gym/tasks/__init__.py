@@ -2,10 +2,8 @@
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..errors import UsageError, unknown_name, wrong_fields
 from ..registry import Registry, parameters_of
@@ -157,6 +155,8 @@ def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
     """Check the type of an argument, unless the source does not tell it."""
     if parameter.annotation is parameter.empty or isinstance(parameter.annotation, str):
         return
+    from pydantic import ConfigDict, TypeAdapter, ValidationError  # imported late, like all that doors name
+
     adapter: TypeAdapter[object] = TypeAdapter(parameter.annotation, config=ConfigDict(arbitrary_types_allowed=True))
     try:
         adapter.validate_python(os.fspath(value) if isinstance(value, os.PathLike) else value, strict=True)
