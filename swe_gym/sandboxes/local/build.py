@@ -38,10 +38,10 @@ SHOWN = 4000
 """Characters of a failed step's output in an error."""
 
 NO_EFFECT = ("CMD", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME")
-"""Steps that change nothing in a sandbox, whose first command is ours."""
+"""Steps without effect in a sandbox, which does not start the command of its image."""
 
 QUOTED, LITERAL = re.compile(r"""\\\$|'[^']*'"""), "\0"
-"""What holds dollars that stand for themselves, and what stands for them meanwhile."""
+"""Pattern of text whose dollars are literal, and the character that replaces these until variables are expanded."""
 
 REFERENCE = re.compile(r"\\?\$(?:\{(\w+)\}|(\w+))")
 
