@@ -25,16 +25,16 @@ from pathlib import Path
 from common import LiveTable, open_box
 from counter_tests import gold_patch, judged, make_variant
 
-from swe_gym.cli.common import open_source
+from swe_gym.cli.common import TaskSubset, open_source
 from swe_gym.cli.common import sandbox_options as parse_sandbox_options
 from swe_gym.curation import Certificate, Claim, JudgeSettings, Origins, certify, validate
 from swe_gym.errors import SweGymError
 from swe_gym.grading.counter.source import Source, TextEdit
 from swe_gym.grading.patch import Patch, take_patch
 from swe_gym.grading.protect import hidden_files
-from swe_gym.grading.seal import hidden_places, seal
+from swe_gym.grading.seal import hidden_places, seal_workspace
 from swe_gym.tasks import TaskRecord, read_records
-from swe_gym.testing.cheats import CHEATS, PRELUDE, Cheat, read_cheats
+from swe_gym.testing.cheats import PRELUDE, Cheat, read_cheats
 from swe_gym.types import Task
 
 KINDS = ("gold", "right", "cheat", "weak")
@@ -58,6 +58,7 @@ class Attempt:
         kind: One of `KINDS`.
         what: What was done.
         claim: The claim.
+        patch: Its patch.
     """
 
     kind: str
@@ -80,7 +81,6 @@ def patches(kind: str, task: Task, gold: Patch, draw: random.Random) -> Iterator
                 yield f"{name} {number}", changed
     elif kind == "cheat":
         known = [cheat for topic in REWARDED_CHEATS for cheat in read_cheats(topic)]
-        assert {cheat.name for cheat in known} <= {cheat.name for cheat in CHEATS}
         for cheat in draw.sample(known, len(known)):
             yield cheat.name, cheat_patch(cheat, task)
     else:
@@ -96,7 +96,7 @@ def cheat_patch(cheat: Cheat, task: Task) -> Patch:
         "ISSUE": '""',
     }
     with open_box(task) as fresh, open_box(task) as box:
-        seal(task, box)
+        seal_workspace(task, box)
         box.exec(PRELUDE + cheat.script, timeout=20, env=env, merge=True)
         return take_patch(box, fresh, hidden=hidden_places(task, fresh))
 
@@ -188,7 +188,7 @@ def certify_on(
 ) -> dict[str, Certificate | str]:
     """Return the certificate of each attempt, or why it has none."""
     settings = JudgeSettings(backend, options, workers=2)
-    source = Tasks(tasks)
+    source = TaskSubset(list(tasks), tasks.__getitem__)
     record = folder / f"{backend}.jsonl"
     records = validate(source, backend=backend, sandbox_options=options, times=times, workers=2, record=record)
     by_id = {one.task_id: one for one in records}
@@ -199,21 +199,6 @@ def certify_on(
         if not isinstance(end, str):
             end.write(folder / backend)
     return found
-
-
-@dataclasses.dataclass(frozen=True)
-class Tasks:
-    """Tasks as a source."""
-
-    tasks: dict[str, Task]
-
-    def ids(self) -> list[str]:
-        """Return the ids."""
-        return list(self.tasks)
-
-    def get(self, task_id: str) -> Task:
-        """Return a task."""
-        return self.tasks[task_id]
 
 
 def outcome_of(end: Certificate | str) -> str:

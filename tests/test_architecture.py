@@ -12,7 +12,8 @@ import swe_gym.sandboxes
 from swe_gym.registry import homes
 from swe_gym.sandboxes import BACKENDS
 
-PACKAGE = Path(__file__).parent.parent / "swe_gym"
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "swe_gym"
 
 LAYERS = {
     "swe_gym.tasks": 1,
@@ -171,6 +172,40 @@ def test_outsiders_import_from_doors() -> None:
             if not at_door:
                 problems.append((module, name))
     assert set(problems) == set(THROUGH_THE_WALL)
+
+
+def top_names(path: Path) -> set[str]:
+    """Return the names that a module binds at its top level, those of its branches and of its door too."""
+    names: set[str] = set()
+    todo: list[ast.stmt] = list(parse(path).body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {one.asname or one.name for one in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.If | ast.Try):
+            todo += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
+        else:
+            names |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    return names
+
+
+def test_benchmarks_and_examples_import_what_exists() -> None:
+    """No test runs most of them, so a renamed function would break them without notice."""
+    modules = dict(own_modules())
+    missing = []
+    for path in sorted(found for folder in ("benchmarks", "examples") for found in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "swe_gym":
+                module = node.module or ""
+                known = top_names(modules[module]) if module in modules else set()
+                missing += [
+                    f"{path.relative_to(ROOT)}: {module}.{one.name}"
+                    for one in node.names
+                    if one.name not in known and f"{module}.{one.name}" not in modules
+                ]
+    assert not missing
 
 
 def test_doors_are_small_and_clear() -> None:

@@ -1,4 +1,4 @@
-"""`swe-gym certify` and `swe-gym regrade`: judge attempts anew, in fresh sandboxes."""
+"""`swe-gym certify` and `swe-gym regrade`: judge attempts again, in fresh sandboxes."""
 
 import datetime
 import fnmatch
@@ -82,11 +82,11 @@ def regrade(
     ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge the attempts of a run anew, by their recorded patches, and compare the rewards.
+    """Judge the recorded patches of a run again, and compare the rewards.
 
-    New verdicts are added to regraded.jsonl in the run folder; the old ones stay. The same command resumes. Tasks,
-    backend and reward are those of the run, unless you name others. The exit status is 1 if a reward differs, or if an
-    attempt could not be judged.
+    New verdicts are added to regraded.jsonl in the run folder; the old ones stay. The same command resumes. Tasks and
+    backend are those of the run unless you pass others; the reward is that of the run. The exit status is 1 if a reward
+    differs, or if an attempt could not be judged.
     """
     from ..curation import read_claims
     from ..curation import regrade as regrade_claims
@@ -161,13 +161,15 @@ def certify(
     workers: Workers = 2,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
-    check: Annotated[bool, typer.Option("--check", help="Find everything in certificates again, and compare.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Judge the patches of certificates again, and compare.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Judge rewarded attempts anew, validate their tasks, and write a certificate of each.
+    """Validate the tasks of rewarded attempts, judge the attempts again, and write a certificate for each.
 
     Attempts that cannot be judged are refused by name before anything starts. The same command resumes. The exit status
-    is 1 if a reward is refuted, or an attempt was refused or has no verdict; with --check, if a certificate is wrong.
+    is 1 if a reward is refuted, or if an attempt is refused or has no verdict; with --check, if a certificate is wrong.
     """
     where = Where(source, source_option, backend, sandbox_option, workers, executor_options(executor, ray_address))
     if check:
@@ -177,12 +179,12 @@ def certify(
         return
     from ..curation import Origins, read_claims, read_known
 
-    folder = output or path.parent / f"{path.stem}-certificates"
+    folder = output or _folder_beside(path)
     claims = read_claims(path)
     chosen = _choose(claims, match, attempt, _as_recorded(claims.claims, where, theirs=True), certified=True)
     check_machine(folder, what="the folder of certificates", fix="name another one")
     origins = Origins(chosen.origin, chosen.opened[0], without_secrets(chosen.opened[1]))
-    known = read_known(folder, chosen.claims, chosen.tasks, chosen.settings)
+    known = read_known(folder, chosen.claims, chosen.tasks, chosen.settings, times)
     left = chosen._replace(claims=[claim for claim in chosen.claims if claim.name not in known])
     ends: dict[str, Certificate | str] = dict(known)
     for claim, end in _judge(left, origins, record or folder / "validation.jsonl", times, quiet=as_json):
@@ -196,6 +198,12 @@ def certify(
         _print_certified(found, chosen, folder)
     if chosen.refused or any(isinstance(end, str) or end.outcome == "refuted" for _, end in found):
         raise typer.Exit(1)
+
+
+def _folder_beside(path: Path) -> Path:
+    """Return the folder for the certificates of a file or folder."""
+    path = path if path.name not in ("", "..") else path.resolve()
+    return path.with_name(f"{path.name if path.is_dir() else path.stem}-certificates")
 
 
 def _judge(
@@ -239,7 +247,7 @@ def _print_certified(found: "Sequence[tuple[Claim, Certificate | str]]", chosen:
     table = make_table("task", "attempt", "claimed", "re-graded", "outcome", "alarms", "why")
     counts = dict.fromkeys([*STYLES, "without a verdict"], 0)
     for claim, end in found:
-        claimed = "not told" if claim.reward is None else f"{claim.reward:g}"
+        claimed = "unknown" if claim.reward is None else f"{claim.reward:g}"
         cells = [claim.task_id, str(claim.attempt), claimed]
         if isinstance(end, str):
             counts["without a verdict"] += 1
@@ -272,14 +280,20 @@ def _certified_json(found: "Sequence[tuple[Claim, Certificate | str]]", chosen: 
 
 
 def _check(path: Path, match: str, attempt: int | None, where: "Where", record: Path | None, *, as_json: bool) -> None:
-    """Find everything in certificates again, print what differs, and exit."""
+    """Repeat the judgement of certificates, print what differs, and exit."""
     from ..curation import Certificate, Claims, Deviation, Origins
 
     certificates = Certificate.read_all(path)
     first = next(iter(certificates.values()))
-    for file, one in certificates.items():
-        if one.setting != first.setting:
-            raise UsageError(f"{file} was written with other tasks or another backend than others: check it alone")
+    shared = {
+        json.dumps([where.source or [one.source, one.source_options], where.backend or one.backend, one.times])
+        for one in certificates.values()
+    }
+    if len(shared) > 1:
+        raise UsageError(
+            "the certificates have several task sources, backends or --times: pass --source and --backend, or check "
+            "them one by one"
+        )
     where = where.like(first.source, first.source_options, first.backend, {}, theirs=True)
     chosen = _choose(Claims(first.origin, [one.claim for one in certificates.values()], []), match, attempt, where)
     files = {one.claim.name: file for file, one in certificates.items()}
@@ -346,8 +360,8 @@ class Where(NamedTuple):
             source_options: Its arguments.
             backend: Kind of sandbox.
             sandbox_options: Options of the sandboxes.
-            theirs: Whether someone else may have written the attempts: no code runs that they name, and their sandbox
-                options, which could open a sandbox, do not count.
+            theirs: Whether someone else may have written the attempts: code that they name is not run, and their
+                sandbox options, which could weaken isolation, are ignored.
 
         Raises:
             UsageError: The attempts name code.
@@ -361,13 +375,15 @@ class Where(NamedTuple):
         """Open the task source. Return it, and its name and arguments.
 
         Raises:
-            UsageError: None is known.
+            UsageError: None is known, or it is not named but has arguments.
         """
         if self.source is not None:
             return open_source(self.source, self.pairs), source_of(self.source, self.pairs)
+        if self.pairs:
+            raise UsageError("--source-option needs --source: pass the source that it belongs to")
         name, options = self.known[:2]
         if not name:
-            raise UsageError("the tasks of the attempts are unknown: name their source, as --source swebench-verified")
+            raise UsageError("the attempts do not name a task source: pass one, for example --source swebench-verified")
         return load_source(name, **options), (name, options)
 
     def settings(self, tasks: Sequence[Task]) -> "JudgeSettings":
@@ -396,7 +412,7 @@ def _choose(claims: "Claims", match: str, attempt: int | None, where: Where, *, 
     from ..curation import RefusedClaim, find_unsafe
 
     wanted = [one for one in claims.claims if _matches(one, match, attempt)]
-    refused = [one for one in claims.refused if match == "*"]
+    refused = [one for one in claims.refused if _matches(one, match, attempt)]
     if not wanted and not refused:
         raise UsageError(f"no attempt matches {match!r}" + ("" if attempt is None else f", attempt {attempt}"))
     left_out = 0
@@ -416,13 +432,15 @@ def _choose(claims: "Claims", match: str, attempt: int | None, where: Where, *, 
                 why = str(error)
         if not why and tasks[claim.task_id].oracle.in_place:
             why = "its task is judged in the policy's sandbox: a patch does not hold its work"
-        refused.append(RefusedClaim(claim.name, why)) if why else kept.append(claim)
+        refused.append(
+            RefusedClaim(claim.name, why, claim.reward, claim.task_id, claim.attempt)
+        ) if why else kept.append(claim)
     tasks = {claim.task_id: tasks[claim.task_id] for claim in kept}
     settings = where.settings(list(tasks.values()))
     return Chosen(claims.origin, kept, refused, left_out, tasks, source, opened, settings)
 
 
-def _matches(claim: "Claim", match: str, attempt: int | None) -> bool:
+def _matches(claim: "Claim | RefusedClaim", match: str, attempt: int | None) -> bool:
     return fnmatch.fnmatchcase(claim.task_id, match) and attempt in (None, claim.attempt)
 
 
@@ -435,7 +453,7 @@ def _as_recorded(claims: "Sequence[Claim]", where: Where, *, theirs: bool = Fals
     names = ("source", "source_options", "backend", "sandbox_options")
     found = {json.dumps([one.env.get(name) for name in names]) for one in claims if "source" in one.env}
     if len(found) > 1 and not (where.source and where.backend):
-        raise UsageError("the attempts have several task sources or backends: name both --source and --backend")
+        raise UsageError("the attempts have several task sources or backends: pass both --source and --backend")
     return where if not found else where.like(*json.loads(found.pop()), theirs=theirs)
 
 

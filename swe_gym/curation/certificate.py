@@ -1,7 +1,7 @@
-"""Certificates: what the judge found about rewarded attempts, as JSON that anyone can find again.
+"""Certificates: what the judge found about rewarded attempts, as JSON that anyone can check.
 
-A certificate holds digests of everything that led to it, and a digest of itself. A digest shows that a file was
-changed. It is not a signature: anyone who changes a file can compute it again. So a check repeats the whole judgement.
+A certificate holds digests of everything that led to it, and a digest of itself. A digest is not a signature: anyone
+who changes a file can compute it again. So a check repeats the whole judgement.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ UNSAFE = ("", "none", "process")
 WORKSPACE_SECONDS = 600.0
 """Seconds that preparing the code of a task may take."""
 
-
 DECIDING = ("reward", "alarm_reward", "counter", "judge_runs")
 """Arguments of an environment that decide on rewards."""
 
@@ -56,11 +55,11 @@ CHANGED = "it was changed after it was written"
 MOST_RUNS = 100
 """Runs that a file may ask for."""
 
-TOLD = ("image_digest", "backend", "sandbox_options", "isolation", "versions", "source", "source_options", "why")
-"""Fields that may differ between machines. They are told, and refute nothing."""
+REPORTED = ("image_digest", "backend", "sandbox_options", "isolation", "versions", "source", "source_options", "why")
+"""Fields that may differ between machines. Differences are reported, and refute nothing."""
 
 OF_CHANCE = ("tests", "alarms", "dropped")
-"""Fields that may differ between two runs of work that is refuted in both: by which test a cheat is found."""
+"""Fields that may differ if both runs refute the work: another test may find the cheat."""
 
 OF_A_RECORD = ("record.reason", "record.gold", "record.empty", "record.flaky")
 """Details of a validation. Its status must be the same."""
@@ -69,14 +68,14 @@ OF_THE_RUN = ("date", "seconds", "test_seconds", "digest")
 """Fields that belong to one run of the judge."""
 
 OF_THE_CLAIM = ("version", "task_id", "attempt", "origin", "model", "claimed", "patch", "env", "times")
-"""Fields that the certificate gives to the check. Nothing but the file with the attempts can confirm them."""
+"""Input of a check. Only the file with the attempts can confirm these fields."""
 
 
 def find_unsafe(env: JsonObject) -> str:
-    """Return why arguments that a file names cannot decide on a reward; empty if they can."""
+    """Return why a reward must not be computed by arguments from a file; empty if it may."""
     reward, runs = env.get("reward", "binary"), env.get("judge_runs", 2)
     if not isinstance(reward, str) or reward not in REWARDS:
-        return f"the reward {reward!r} is not one of swe_gym's: `swe-gym regrade` computes your own"
+        return f"the reward {reward!r} is not built in: `swe-gym regrade` computes others"
     if not isinstance(runs, int) or not 2 <= runs <= MOST_RUNS:
         return f"judge_runs is not from 2 to {MOST_RUNS}"
     lost = env.get("alarm_reward", 0.0)
@@ -86,13 +85,13 @@ def find_unsafe(env: JsonObject) -> str:
 
 
 class Deviation(NamedTuple):
-    """A field that a check found otherwise.
+    """A field in which a check differs from its certificate.
 
     Attributes:
         field: Name of the field.
         certified: What the certificate says.
         found: What the check found.
-        refutes: Whether the certificate is wrong. Otherwise the machines differ.
+        refutes: Whether the certificate is wrong. Otherwise the machines or the runs differ.
     """
 
     field: str
@@ -146,14 +145,14 @@ class Certificate(Frozen):
         attempt: Number of the attempt.
         origin: Kind of the file that claims the reward.
         model: Model or policy, as the file names it.
-        claimed: Reward as the file claims it. None: it tells none.
+        claimed: Reward as the file claims it; None if the file has none.
         outcome: "proven": the reward holds, and each test that must start passing has a counter-test that the work
             failed, as correct work does. "unproven": the reward holds, but `why` says what nothing proves. "refuted":
             the reward does not hold.
         why: The reason, in one sentence.
         reward: Reward as re-graded.
         alarms: Counter-tests that passed, although they fail with the gold patch.
-        tests: Required test -> what is known of it.
+        tests: Required test -> its result.
         record: What validating the task found.
         dropped: Paths that the patch changes and grading set back.
         source: Name of the task source.
@@ -208,7 +207,7 @@ class Certificate(Frozen):
 
     @model_validator(mode="after")
     def _can_be_repeated(self) -> Self:
-        """Refuse what a check of a stranger's file must not do: run code that it names, or run for ever."""
+        """Refuse a file whose check would run code that it names, or run for ever."""
         if why := find_unsafe(self.env):
             raise ValueError(f"env: {why}")
         return self
@@ -223,7 +222,7 @@ class Certificate(Frozen):
         return self.model_copy(update={"digest": self.compute_digest()})
 
     def write(self, folder: Path) -> None:
-        """Write the certificate into a folder, which is made."""
+        """Write the certificate into a folder, which is created."""
         folder.mkdir(parents=True, exist_ok=True)
         write_text(file_of(folder, self.claim), self.model_dump_json(indent=1) + "\n")
 
@@ -255,11 +254,13 @@ class Certificate(Frozen):
         names = Counter(one.claim.name for one in found.values())
         for file, one in found.items():
             if names[one.claim.name] > 1:
-                raise UsageError(f"{file} certifies {one.claim.name}, as another file there does: check it alone")
+                raise UsageError(
+                    f"{file} certifies {one.claim.name}, and so does another file in the folder: check it alone"
+                )
         return found
 
     def deviations(self, again: Certificate) -> list[Deviation]:
-        """Return what a repetition found otherwise, and which digests in the certificate do not fit its content."""
+        """Return how a repetition differs, and which digests do not match the content of the certificate."""
         digests = (
             ("digest", self.digest, self.compute_digest()),
             ("patch_sha256", self.patch_sha256, self.claim.sha256),
@@ -268,14 +269,9 @@ class Certificate(Frozen):
         old, new = (one.model_dump(mode="json") for one in (self, again))
         refuted = self.outcome == again.outcome == "refuted"
         for name in Certificate.model_fields.keys() - {*OF_THE_RUN, *OF_THE_CLAIM, "patch_sha256"}:
-            told = name in TOLD or (refuted and name in OF_CHANCE)
-            wrong.extend(_differ(name, old[name], new[name], refutes=not told))
+            reported = name in REPORTED or (refuted and name in OF_CHANCE)
+            wrong.extend(_differ(name, old[name], new[name], refutes=not reported))
         return sorted(wrong, key=lambda one: (not one.refutes, one.field))
-
-    @property
-    def setting(self) -> tuple[object, ...]:
-        """Where the tasks come from, and where they were judged."""
-        return (self.source, self.source_options, self.backend, self.sandbox_options, self.times)
 
     @property
     def claim(self) -> Claim:
@@ -291,12 +287,19 @@ def file_of(folder: Path, claim: Claim) -> Path:
 
 
 def read_known(
-    folder: Path, claims: Sequence[Claim], tasks: Mapping[str, Task], settings: JudgeSettings
+    folder: Path, claims: Sequence[Claim], tasks: Mapping[str, Task], settings: JudgeSettings, times: int
 ) -> dict[str, Certificate]:
     """Return the certificates of an earlier call, by the names of their attempts.
 
+    Args:
+        folder: The folder.
+        claims: The attempts.
+        tasks: Their tasks by id.
+        settings: Where to judge.
+        times: Runs of the validation in each state.
+
     Raises:
-        UsageError: The folder holds another certificate of an attempt, or one that was changed.
+        UsageError: A certificate is about another patch, task or setting, or was changed.
     """
     known, versions = {}, find_versions()
     for claim in claims:
@@ -305,13 +308,18 @@ def read_known(
         old = Certificate.read(file)
         if old.digest != old.compute_digest():
             raise UsageError(f"{file}: {CHANGED}: name another folder, or remove the file")
-        asked = (claim.sha256, claim.reward, settings.backend, versions)
-        there = (old.patch_sha256, old.claimed, old.backend, old.versions)
-        if asked != there or old.task_sha256 != task_sha256(tasks[claim.task_id]):
-            raise UsageError(
-                f"{file} certifies another patch, task, reward, backend or version: name another folder, or check it: "
-                f"swe-gym certify {file} --check"
-            )
+        asked = {
+            "patch_sha256": claim.sha256,
+            "claimed": claim.reward,
+            "task_sha256": task_sha256(tasks[claim.task_id]),
+            "backend": settings.backend,
+            "sandbox_options": without_secrets(settings.sandbox_options),
+            "env": _find_deciding(claim.env),
+            "times": times,
+            "versions": versions,
+        }
+        if others := [name for name, value in asked.items() if getattr(old, name) != value]:
+            raise UsageError(f"{file} was written with another {', '.join(others)}: name another folder")
         known[claim.name] = old
     return known
 
@@ -343,21 +351,21 @@ def certify(
     times: int = 3,
     date: str = "",
 ) -> Iterator[tuple[Claim, Certificate | str]]:
-    """Judge rewarded attempts anew, and certify what was found.
+    """Judge rewarded attempts again, and certify the results.
 
     Args:
         claims: The attempts.
         tasks: Their tasks by id.
-        records: What validating each task found. Without one, or with one of an infrastructure failure, an attempt is
-            not judged.
+        records: Validation record of each task. Attempts are not judged if it is missing, or ended by an
+            infrastructure failure.
         settings: Where to judge.
         origins: Where the attempts and the tasks come from.
         times: Runs of the validation in each state.
         date: Date of the certificates.
 
     Yields:
-        Each attempt as soon as it is judged, with its certificate, or with the reason why there is none: an
-        infrastructure failure, which a second call may not meet.
+        Each attempt as soon as it is judged, with its certificate, or with the infrastructure failure for which it has
+        none. A second call may succeed.
 
     Raises:
         UsageError: A reward is unknown.
@@ -424,12 +432,16 @@ def _certificate(
         backend=settings.backend,
         sandbox_options=without_secrets(settings.sandbox_options),
         isolation=judged.isolation,
-        env={name: claim.env[name] for name in DECIDING if name in claim.env},
+        env=_find_deciding(claim.env),
         seconds=judged.seconds,
         test_seconds=round(verdict.duration, 3),
         patch=claim.patch,
         **facts,
     ).sealed()
+
+
+def _find_deciding(env: JsonObject) -> JsonObject:
+    return {name: env[name] for name in DECIDING if name in env}
 
 
 def _read_tests(task: Task, verdict: Verdict) -> dict[str, CertifiedTest]:
@@ -472,10 +484,13 @@ def decide(
     for doubtful, why in doubts:
         if doubtful:
             return "unproven", why
-    guesses = sorted({test.texts for test in starting}, reverse=True)
-    counts = Counter(test.texts for test in starting)
-    said = ", ".join(f"{counts[number]} of {number} {'text' if number == 1 else 'texts'}" for number in guesses)
-    return "proven", f"resolved; tests by texts: {said}"
+    counts = sorted(Counter(test.texts for test in starting).items(), reverse=True)
+    parts = (f"{_plural(tests, 'test')} with {_plural(texts, 'text')}" for texts, tests in counts)
+    return "proven", f"resolved; {', '.join(parts)}"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def task_sha256(task: Task) -> str:

@@ -1,6 +1,6 @@
 """Reads claims: attempts whose rewards others gave, from our runs, SWE-bench predictions and Harbor jobs.
 
-What cannot be judged again is refused by name, one by one: no patch, no text, an id that stands twice.
+Attempts that cannot be judged again are refused by name: no patch, invalid UTF-8, an id that occurs twice.
 """
 
 import hashlib
@@ -28,6 +28,9 @@ ID, PATCH, MODEL = "instance_id", "model_patch", "model_name_or_path"
 PATCH_SUFFIXES = (".patch", ".diff")
 """Suffixes of a patch among the artifacts of a Harbor trial."""
 
+MOST_NAMED = 3
+"""Paths that an error names."""
+
 Origin = Literal["run", "predictions", "harbor"]
 
 
@@ -37,12 +40,16 @@ class RefusedClaim(NamedTuple):
     Attributes:
         place: Name of the attempt: its task and number, or its place in a file.
         why: The reason.
-        reward: Its reward. None: the file tells none.
+        reward: Its reward; None if the file has none.
+        task_id: The task; empty if the file names none.
+        attempt: Number of the attempt at the task, from 0.
     """
 
     place: str
     why: str
     reward: float | None = None
+    task_id: str = ""
+    attempt: int = 0
 
     @property
     def rewarded(self) -> bool:
@@ -58,7 +65,7 @@ class Claim:
         task_id: The task.
         patch: The work as a git diff.
         attempt: Number of the attempt at the task, from 0.
-        reward: The reward. None: the file tells none.
+        reward: The reward; None if the file has none.
         model: Model or policy; empty if the file names none.
         place: Place in the file or folder.
         config_hash: Configuration of the run; empty outside our runs.
@@ -83,7 +90,7 @@ class Claim:
 
     @property
     def rewarded(self) -> bool:
-        """Whether the claim is worth a certificate: it has a reward, or its file tells none."""
+        """Whether the claim is worth a certificate: it has a reward, or its file has no rewards."""
         return self.reward is None or self.reward > 0
 
     @property
@@ -124,7 +131,7 @@ def read_claims(path: Path) -> Claims:
     names: set[str] = set()
     for found in read(path):
         if isinstance(found, Claim) and (why := _find_fault(found, names)):
-            found = RefusedClaim(f"{found.task_id} ({found.place})", why, found.reward)
+            found = RefusedClaim(f"{found.task_id} ({found.place})", why, found.reward, found.task_id, found.attempt)
         if isinstance(found, Claim):
             names.add(found.name)
             claims.append(found)
@@ -147,7 +154,7 @@ def _find_fault(claim: Claim, names: Collection[str]) -> str:
     """Return why an attempt cannot be judged beside those of some names; empty if it can."""
     patch = claim.patch
     if claim.name in names:
-        return "an attempt of this number stands in the file already: pass one run at a time"
+        return "the file has another attempt of this number: pass one run at a time"
     try:
         size = len(patch.encode())
     except UnicodeEncodeError as error:
@@ -163,7 +170,7 @@ def _read_run(path: Path) -> Iterator[Claim | RefusedClaim]:
         place = f"{one.task_id}, attempt {one.attempt}"
         if one.reward_valid:
             why = _find_missing(one)
-            yield RefusedClaim(place, why, one.reward) if why else _claim_of(one)
+            yield RefusedClaim(place, why, one.reward, one.task_id, one.attempt) if why else _claim_of(one)
 
 
 def _find_missing(one: Trajectory) -> str:
@@ -204,7 +211,8 @@ def _read_predictions(path: Path) -> Iterator[Claim | RefusedClaim]:
         elif not isinstance(row.get(ID), str):
             yield RefusedClaim(place, f"no {ID}" if ID not in row else f"{ID} is not text")
         elif counts[row[ID]] > 1:
-            yield RefusedClaim(f"{row[ID]} ({place})", f"its id stands {counts[row[ID]]} times in the file: keep one")
+            why = f"its id occurs {counts[row[ID]]} times in the file: keep one"
+            yield RefusedClaim(f"{row[ID]} ({place})", why, task_id=row[ID])
         else:
             yield _read_prediction(row, place)
 
@@ -213,9 +221,9 @@ def _read_prediction(row: JsonObject, place: str) -> Claim | RefusedClaim:
     patch, model = row.get(PATCH), row.get(MODEL)
     name = f"{row[ID]} ({place})"
     if patch is not None and not isinstance(patch, str):
-        return RefusedClaim(name, f"{PATCH} is not text")
+        return RefusedClaim(name, f"{PATCH} is not text", task_id=row[ID])
     if not (patch or "").strip():
-        return RefusedClaim(name, "its patch is empty" if PATCH in row else f"no {PATCH}")
+        return RefusedClaim(name, "its patch is empty" if PATCH in row else f"no {PATCH}", task_id=row[ID])
     return Claim(task_id=row[ID], patch=patch or "", model=model if isinstance(model, str) else "", place=place)
 
 
@@ -231,7 +239,7 @@ def _scan_predictions(path: Path) -> Iterator[tuple[str, object]]:
     if len(rows) > 1 or not rows or not isinstance(rows[0][1], dict) or ID in rows[0][1]:
         yield from rows
         return
-    for name, row in _pairs_of(path):  # an id that stands twice would be lost in a dictionary
+    for name, row in _pairs_of(path):  # an id that occurs twice would be lost in a dictionary
         yield f"key {name}", {ID: name, **row} if isinstance(row, dict) else ValueError("not an object")
 
 
@@ -252,26 +260,39 @@ def _pairs_of(path: Path) -> list[tuple[str, Json]]:
 
 def _read_job(path: Path) -> Iterator[Claim | RefusedClaim]:
     """Yield the trials of a job, or the trial if the folder is one."""
-    trials = [path] if _is_trial(path) else sorted(filter(_is_trial, path.iterdir()))
+    trials = [path] if _is_trial(path) else sorted(filter(_may_be_trial, path.iterdir()))
     if not trials:
+        inside = _find_inside(path)
+        hint = f". Pass one of: {', '.join(map(str, inside[:MOST_NAMED]))}" if inside else ""
         raise UsageError(
             f"{path} is neither a run folder nor a Harbor job: it has no {RUN}, and no folder in it has a result.json "
-            "of a trial"
+            f"of a trial{hint}"
         )
     seen: Counter[str] = Counter()
     for trial in trials:
         found = _read_trial(trial, seen)
-        if isinstance(found, Claim):
-            seen[found.task_id] += 1
+        seen[found.task_id] += 1
         yield found
+
+
+def _find_inside(folder: Path) -> list[Path]:
+    """Return what a folder holds that can be read: runs, Harbor jobs, and predictions."""
+    runs = {file.parent for file in folder.glob(f"*/{RUN}")}
+    jobs = {file.parent.parent for file in folder.glob("*/*/result.json") if _is_trial(file.parent)}
+    return sorted({*runs, *jobs, *folder.glob("*preds.json*")})
 
 
 def _is_trial(folder: Path) -> bool:
     return "trial_name" in _read_object(folder / "result.json")
 
 
+def _may_be_trial(folder: Path) -> bool:
+    """Return whether a folder in a job is a trial, or was one before its result.json was damaged."""
+    return _is_trial(folder) or ((folder / "result.json").is_file() and not _read_object(folder / "result.json"))
+
+
 def _read_object(path: Path) -> JsonObject:
-    """Return the JSON object of a file; empty if there is none."""
+    """Return the JSON object of a file; empty if the file is missing or broken."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -281,14 +302,17 @@ def _read_object(path: Path) -> JsonObject:
 
 def _read_trial(trial: Path, seen: Counter[str]) -> Claim | RefusedClaim:
     result = _read_object(trial / "result.json")
+    if not result:
+        return RefusedClaim(trial.name, "result.json is not a JSON object")
     task_id, reward = str(result.get("task_name", "")).rpartition("/")[2], _reward_of(trial, result)
     if result.get("step_results"):
-        return RefusedClaim(trial.name, "its task has several steps, each with a verdict of its own", reward)
+        why = "its task has several steps, each with a verdict of its own"
+        return RefusedClaim(trial.name, why, reward, task_id, seen[task_id])
     if not task_id:
         return RefusedClaim(trial.name, "result.json has no task_name", reward)
     patch = _read_patch(trial)
     if isinstance(patch, ValueError):
-        return RefusedClaim(trial.name, str(patch), reward)
+        return RefusedClaim(trial.name, str(patch), reward, task_id, seen[task_id])
     return Claim(task_id, patch, seen[task_id], reward, _model_of(result), trial.name)
 
 

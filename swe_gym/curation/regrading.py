@@ -1,4 +1,4 @@
-"""Judges attempts anew: their patches in fresh sandboxes, by the judge of today.
+"""Judges attempts again: their patches in fresh sandboxes, by the current judge.
 
     RUN/regraded.jsonl    new verdicts of a run folder, one line each, beside the old ones
 
@@ -64,11 +64,11 @@ def find_versions() -> Versions:
 
 
 class Judged(Frozen):
-    """The end of judging a patch.
+    """The result of judging a patch.
 
     Attributes:
         verdict: ORACLE CONTENT: the verdict; None if there is none.
-        failure: Why there is no verdict; empty if there is one. Neither a reward nor a refusal of one.
+        failure: Why there is no verdict; empty if there is one.
         isolation: Isolation of the sandbox; empty if none started.
         image: Digest of its image, as the backend knows it; empty without an image.
         seconds: Wall-clock time.
@@ -96,7 +96,7 @@ class Regraded(Frozen):
         before: Reward that the run recorded.
         reward: Reward now; None if there is no verdict.
         why: Why the rewards differ, or why there is no verdict; empty if they are equal.
-        judged: The verdict, and where it was found.
+        judged: The verdict, and where it was reached.
     """
 
     task_id: str
@@ -114,12 +114,12 @@ class Regraded(Frozen):
 
     @property
     def same(self) -> bool:
-        """Whether the reward is what it was."""
+        """Whether the reward is as before."""
         return self.reward is not None and is_close(self.reward, self.before)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What a line answers for: an attempt, its patch, its task, the backend and the judge."""
+        """What identifies a line: an attempt, its patch, its task, the backend and the judge."""
         attempt = (self.task_id, self.attempt, self.config_hash)
         return (*attempt, self.patch, self.task, self.backend, self.versions)
 
@@ -139,7 +139,7 @@ def regrade(
     date: str = "",
     on_line: Callable[[Regraded], None] = lambda _: None,
 ) -> list[Regraded]:
-    """Judge the attempts of a run anew. Append a line for each to `regraded.jsonl`; those that have one are kept.
+    """Judge the attempts of a run again. Append a line for each to `regraded.jsonl`, unless it has one.
 
     Args:
         folder: The run folder.
@@ -222,7 +222,7 @@ def reward_of(env: JsonObject, verdict: Verdict) -> float:
 
 
 def _why(claim: Claim, judged: Judged, reward: float | None) -> str:
-    """Return why a reward is not what it was; empty if it is."""
+    """Return why a reward has changed, or is missing; empty if it is as before."""
     old, new = claim.verdict, judged.verdict
     if new is None:
         return judged.failure
@@ -302,10 +302,10 @@ def work_of(claim: Claim, tasks: Mapping[str, Task], records: Mapping[str, TaskR
 
 
 def as_diff(patch: str) -> str:
-    """Return a patch as a diff that git reads, whatever the way to us made of it.
+    """Return a patch as a diff that git reads, although another program has stripped or converted its line ends.
 
-    Programs strip the last newline, and some give every line the end CRLF, headers too. Lines of a diff whose headers
-    end in LF keep their ends: those are the files'.
+    Many programs strip the last newline, and some convert every line end to CRLF, also of headers. If the headers end
+    in LF, a CRLF belongs to the file.
     """
     headers = [line for line in patch.split("\n") if line.startswith(("diff --git ", "--- ", "+++ ", "@@ "))]
     if headers and all(line.endswith("\r") for line in headers):

@@ -31,7 +31,7 @@ NPM_NAMES = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64"}
 """Name of an architecture in Python -> in npm packages."""
 
 NODE_PACKAGE, NODE = "node-linux-{arch}", "22.23.3"
-"""Package with Node.js for `NodeKit`, and its version: it runs on glibc 2.28 and newer."""
+"""npm package of Node.js for `NodeKit`, and its version. It runs on glibc 2.28 and newer."""
 
 SITE = """\
 import os, site, sys
@@ -77,24 +77,25 @@ class NpmKit(Kit):
 
     @property
     def packages(self) -> list[str]:
-        """Arguments that name what npm installs."""
+        """Names and versions of the packages to install, as npm takes them."""
         return [f"{self._fill(self.package)}@{self._fill(self.version)}"]
 
     def build(self, folder: Path, deadline: float) -> None:
         """See `Kit.build`. Scripts of the packages are not run."""
         options = "--no-save --ignore-scripts --no-audit --no-fund --loglevel=error".split()
         argv = ["npm", "install", "--prefix", str(folder), *options, *self.packages]
+        names = " and ".join(self.packages)
         try:
-            run_command(argv, deadline=deadline, failure=f"npm cannot install {self.package} {self.version}")
+            run_command(argv, deadline=deadline, failure=f"npm cannot install {names}")
         except FileNotFoundError as error:
-            raise MissingDependency(f"{self.package} needs npm on this machine: install Node.js with npm") from error
+            raise MissingDependency(f"npm is missing, which installs {names}: install Node.js with npm") from error
 
 
 class NodeKit(NpmKit):
-    """A package of the npm registry that brings all its code, with a Node.js of its own, which needs glibc.
+    """A package of the npm registry that bundles its dependencies, and Node.js to run it, which needs glibc.
 
     Attributes:
-        script: Program in the package.
+        script: Path of the program in the package.
         node: Version of Node.js.
     """
 
@@ -112,7 +113,7 @@ class NodeKit(NpmKit):
         return [*super().packages, f"{self._fill(NODE_PACKAGE)}@{self.node}"]
 
     def build(self, folder: Path, deadline: float) -> None:
-        """See `NpmKit.build`. Packages may leave it to their scripts to make programs executable."""
+        """See `NpmKit.build`. Programs become executable, which some packages leave to their install scripts."""
         super().build(folder, deadline)
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink() and _is_program(path):

@@ -26,7 +26,7 @@ from .protect import Protection
 from .reporter import PlayedText, TwinGroup, TwinOrder
 from .staging import Stage
 
-ALARM = "a counter-test passed: work that is right fails it"
+ALARM = "a counter-test passed, which correct work fails"
 NOT_IN_TWINS = "{} required tests passed, but not where they were played again, which contradicts the gold patch"
 NOT_PROVEN = "its counter-tests say nothing about the gold patch either"
 

@@ -33,6 +33,12 @@ def certify(cli: Any, path: Path, *options: object, source: str = "toy") -> Any:
     return cli("certify", path, "certificates", "--source", source, "--times", 1, *options)
 
 
+@pytest.fixture
+def certificate(cli: Any, gold: str, tmp_path: Path) -> Path:
+    assert certify(cli, write_lines(tmp_path / "all_preds.jsonl", prediction(gold))).status == 0
+    return tmp_path / f"certificates/{TASK}.0.json"
+
+
 @pytest.mark.parametrize("shape", ["dict", "list", "lines"])
 def test_each_shape_of_predictions_is_certified(cli: Any, gold: str, tmp_path: Path, shape: str) -> None:
     row, path = prediction(gold), tmp_path / ("all_preds.jsonl" if shape == "lines" else "preds.json")
@@ -40,8 +46,8 @@ def test_each_shape_of_predictions_is_certified(cli: Any, gold: str, tmp_path: P
     result = certify(cli, path)
     assert (result.status, result.err) == (0, "")
     line = result.out.splitlines()[1].split()
-    assert line[:6] == [TASK, "0", "not", "told", "1", "proven"]
-    assert "resolved; tests by texts: 3 of 4 texts, 2 of 2 texts" in result.out
+    assert line[:5] == [TASK, "0", "unknown", "1", "proven"]
+    assert "resolved; 3 tests with 4 texts, 2 tests with 2 texts" in result.out
     assert result.out.splitlines()[-2:] == ["1 proven", "Certificates: certificates"]
     written = Certificate.read(tmp_path / f"certificates/{TASK}.0.json")
     assert (written.model, written.patch, written.compute_digest()) == ("openai/gpt-9", gold, written.digest)
@@ -68,14 +74,24 @@ def test_what_cannot_be_judged_is_refused_by_name(cli: Any, gold: str, tmp_path:
     assert result.out.splitlines()[-2] == "1 proven, 1 refused"
 
 
-def test_ids_that_stand_twice_are_refused_in_both_shapes(cli: Any, gold: str, tmp_path: Path) -> None:
+def test_match_chooses_refused_attempts_too(cli: Any, gold: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "all_preds.jsonl", prediction(gold), prediction("", "empty__1"))
+    result = certify(cli, path, "--match", "empty*")
+    assert (result.status, result.out) == (1, "refused  empty__1 (line 2): its patch is empty\n1 refused\n")
+    result = certify(cli, path, "--match", TASK)
+    assert (result.status, result.out.splitlines()[-2]) == (0, "1 proven")
+    result = certify(cli, path, "--match", "empty*", "--attempt", 1)
+    assert (result.status, result.out) == (2, "")
+
+
+def test_ids_that_occur_twice_are_refused_in_both_shapes(cli: Any, gold: str, tmp_path: Path) -> None:
     lines = write_lines(tmp_path / "all_preds.jsonl", prediction(gold), prediction("other"))
     result = certify(cli, lines)
-    assert result.out.count(f"{TASK} (line ") == result.out.count("its id stands 2 times in the file: keep one") == 2
+    assert result.out.count(f"{TASK} (line ") == result.out.count("its id occurs 2 times in the file: keep one") == 2
     row = json.dumps(prediction(gold))
     (tmp_path / "preds.json").write_text(f'{{"{TASK}": {row}, "{TASK}": {row}}}')
     result = certify(cli, tmp_path / "preds.json")
-    assert result.out.count("its id stands 2 times in the file: keep one") == 2
+    assert result.out.count("its id occurs 2 times in the file: keep one") == 2
     assert (result.status, result.out.splitlines()[-1]) == (1, "2 refused")
 
 
@@ -149,12 +165,23 @@ def test_the_same_command_resumes_and_another_patch_is_refused(cli: Any, gold: s
     assert file.read_bytes() == before
     result = certify(cli, write_lines(path, prediction(gold + "\n")))
     assert result.status == 2
-    assert "certifies another patch, task, reward, backend or version: name another folder" in result.err
+    assert f"{TASK}.0.json was written with another patch_sha256: name another folder" in result.err
     assert file.read_bytes() == before
     file.write_text(json.dumps(json.loads(before) | {"reward": 0.5}))
     result = certify(cli, write_lines(path, prediction(gold)))
     assert result.status == 2
     assert f"{TASK}.0.json: it was changed after it was written" in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "field"), [(("--times", 2), "times"), (("--sandbox-option", "memory_mb=512"), "sandbox_options")]
+)
+def test_another_setting_is_refused_by_name(
+    cli: Any, certificate: Path, tmp_path: Path, options: tuple[object, ...], field: str
+) -> None:
+    result = certify(cli, tmp_path / "all_preds.jsonl", *options)
+    assert result.status == 2
+    assert f"{certificate.name} was written with another {field}: name another folder" in result.err
 
 
 def test_an_infrastructure_failure_is_neither_a_reward_nor_a_refusal(cli: Any, gold: str, tmp_path: Path) -> None:
@@ -169,12 +196,6 @@ def test_an_infrastructure_failure_is_neither_a_reward_nor_a_refusal(cli: Any, g
 
 
 # --- certify --check -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def certificate(cli: Any, gold: str, tmp_path: Path) -> Path:
-    assert certify(cli, write_lines(tmp_path / "all_preds.jsonl", prediction(gold))).status == 0
-    return tmp_path / f"certificates/{TASK}.0.json"
 
 
 def test_a_check_finds_the_same(cli: Any, certificate: Path) -> None:
@@ -228,7 +249,7 @@ def test_what_the_file_claims_is_held_by_the_digest_alone(cli: Any, certificate:
             "the attempts name code, 'evil:Source': if you trust it, pass --source evil:Source",
         ),
         ({"backend": "evil:Box"}, "the attempts name code, 'evil:Box'"),
-        ({"env": {"reward": "evil:reward"}}, "the reward 'evil:reward' is not one of swe_gym's"),
+        ({"env": {"reward": "evil:reward"}}, "the reward 'evil:reward' is not built in"),
         ({"env": {"judge_runs": 10**9}}, "judge_runs is not from 2 to 100"),
         ({"env": {"counter": "none"}}, "counter is neither few nor all"),
         ({"env": {"alarm_reward": 1}}, "alarm_reward is not a number of at most 0"),
@@ -250,7 +271,7 @@ def test_two_certificates_of_one_attempt_are_refused(cli: Any, certificate: Path
     (certificate.parent / "again.json").write_bytes(certificate.read_bytes())
     result = cli("certify", certificate.parent, "--check")
     assert result.status == 2
-    assert f"certifies {TASK}, attempt 0, as another file there does" in result.err
+    assert f"certifies {TASK}, attempt 0, and so does another file in the folder" in result.err
 
 
 def test_sandbox_options_of_a_stranger_do_not_count(cli: Any, certificate: Path) -> None:
@@ -319,6 +340,8 @@ def test_a_harbor_job_is_certified(cli: Any, gold: str, tmp_path: Path) -> None:
     write_trial(job, "e__1", 1.0, {"a.diff": patch, "b.diff": patch})
     write_trial(job, "f__1", 1.0, {"a.diff": b"\xff"})
     write_trial(job, "g__1", 1.0, {})
+    (job / "h__1").mkdir()
+    (job / "h__1/result.json").write_text('{"task_na')
     (job / "g__1/artifacts/link.diff").symlink_to("/etc/hostname")
     result = certify(cli, job)
     assert result.out.splitlines()[1].split()[:5] == [TASK, "0", "1", "1", "proven"]
@@ -327,10 +350,34 @@ def test_a_harbor_job_is_certified(cli: Any, gold: str, tmp_path: Path) -> None:
         "e__1: several patches are among its artifacts: artifacts/a.diff, artifacts/b.diff",
         "f__1: artifacts/a.diff is not text: byte 0 is not UTF-8",
         "g__1: no patch is among its artifacts",
-        "1 proven, 4 refused, 2 without a reward, left out",
+        "h__1: result.json is not a JSON object",
+        "1 proven, 5 refused, 2 without a reward, left out",
     ):
         assert line in result.out
     assert Certificate.read(tmp_path / f"certificates/{TASK}.0.json").model == "gpt-9"
+
+
+def test_the_folder_of_certificates_has_the_whole_name_of_a_run(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "gpt-4.1").status == 0
+    assert cli("certify", "runs/gpt-4.1", "--times", 1).status == 0
+    assert (tmp_path / f"runs/gpt-4.1-certificates/{TASK}.0.json").exists()
+    monkeypatch.chdir(tmp_path / "runs/gpt-4.1")
+    before = sorted((tmp_path / "runs/gpt-4.1").iterdir())
+    assert cli("certify", ".", "--times", 1).status == 0
+    assert sorted((tmp_path / "runs/gpt-4.1").iterdir()) == before
+
+
+def test_a_folder_of_runs_jobs_and_predictions_names_them(cli: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    (folder / "first").mkdir(parents=True)
+    (folder / "first/run.json").write_text("{}")
+    (folder / "preds.json").write_text("{}")
+    write_trial(folder / "job", "a__1", 1.0, {})
+    result = certify(cli, Path("all"))
+    assert result.status == 2
+    assert "Pass one of: all/first, all/job, all/preds.json" in result.err
 
 
 @pytest.mark.parametrize(
@@ -351,7 +398,18 @@ def test_what_holds_no_attempt_is_named(cli: Any, tmp_path: Path, path: str, sai
     assert said in result.err
 
 
+@pytest.mark.parametrize("command", [("certify",), ("certify", "--check"), ("regrade",)], ids=" ".join)
+def test_an_argument_of_no_source_is_refused(
+    cli: Any, certificate: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0
+    path = certificate if "--check" in command else tmp_path / "runs/first"
+    result = cli(command[0], path, *command[1:], "--source-option", "path=tasks.jsonl")
+    assert result.status == 2
+    assert "--source-option needs --source" in result.err
+
+
 def test_predictions_need_a_source(cli: Any, gold: str, tmp_path: Path) -> None:
     result = cli("certify", write_lines(tmp_path / "all_preds.jsonl", prediction(gold)))
     assert result.status == 2
-    assert "name their source, as --source swebench-verified" in result.err
+    assert "pass one, for example --source swebench-verified" in result.err

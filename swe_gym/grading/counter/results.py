@@ -253,7 +253,7 @@ def _same_letters(one: Value, other: Value) -> bool:
 
 
 def _shapes(tokens: Sequence[Value]) -> list[str]:
-    """The class of each token: tokens of one class can stand for each other."""
+    """Return the class of each token. Tokens of one class can replace each other."""
     shapes = []
     for token in tokens:
         if not isinstance(token, str):
@@ -287,9 +287,9 @@ def _others(token: Value, near: Value, language: Language, rng: Random) -> list[
 
 
 def _other_digits(token: str, near: Value, language: Language, rng: Random) -> list[Value]:
-    """Draw numbers of the test as long as a number, and numbers around what wrong work has in its place."""
+    """Draw numbers of the test that have as many digits, and numbers around the one that wrong work has there."""
     known = [number for number in language.numbers if len(number) == len(token) and number != token]
-    centre = int(near) if isinstance(near, str) and near.isdigit() else int(token)
+    centre = int(near) if isinstance(near, str) and near.isdecimal() else int(token)  # not ²
     reach = max(6, 2 * abs(int(token) - centre))
     width = len(token) if token[0] == "0" or len(token) == 2 else 1
     found = []

@@ -113,6 +113,11 @@ class CountingRandom(Random):
         return super().getrandbits(k)
 
 
+def test_a_superscript_in_the_place_of_a_number_is_not_read_as_one() -> None:
+    assert all(value.startswith("area ") for value in drawn("area 2 m", "area ² m"))
+    assert not drawn("area ² m", "area 2 m")
+
+
 def test_nested_values_take_few_draws() -> None:
     days = ["2024-02-29", "2024-03-31", "2024-04-30"]
     right: Any = {"days": [[days, days[:2]], [days[1:], days]]}
