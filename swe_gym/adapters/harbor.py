@@ -15,8 +15,7 @@ from typing import Any
 from ..dockerfile import Dockerfile
 from ..errors import MissingDependency, Unsupported, unknown_name
 from ..guests import bundle
-from ..sandboxes import Sandbox, SandboxSpec, load_backend, make_spec, start_command
-from ..sandboxes.container import write_tar
+from ..sandboxes import Sandbox, SandboxSpec, load_backend, make_spec, start_command, write_tar
 from ..task_folder import TaskFolder
 from ..types import ExecResult, JsonObject
 from .threads import in_thread
