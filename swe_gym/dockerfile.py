@@ -18,10 +18,10 @@ BUILDKIT_OPTIONS = ("--mount", "--network", "--security", "--link", "--chmod", "
 
 def read_steps(text: str) -> list[tuple[str, str]]:
     """Return the instructions of a Dockerfile, each as name in capitals and rest."""
-    joined = re.sub(r"\\[ \t]*\n(?:[ \t]*#.*\n)*", " ", text)
-    lines = (line.strip() for line in joined.splitlines())
-    words = (line.partition(" ") for line in lines if line and not line.startswith("#"))
-    return [(name.upper(), rest.strip()) for name, _, rest in words]
+    lines = (line for line in text.replace("\r\n", "\n").split("\n") if not line.lstrip().startswith("#"))
+    joined = re.sub(r"(?<!\\)\\[ \t]*\n(?:[ \t]*\n)*", "", "\n".join(lines))
+    words = (line.split(maxsplit=1) for line in joined.split("\n") if line.strip())
+    return [(name.upper(), "".join(rest).strip()) for name, *rest in words]
 
 
 class Dockerfile:

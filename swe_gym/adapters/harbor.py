@@ -8,7 +8,6 @@ Harbor makes one for each trial, and one more for a verifier with an environment
 import inspect
 import io
 import itertools
-import tarfile
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from ..dockerfile import Dockerfile
 from ..errors import MissingDependency, Unsupported, unknown_name
 from ..guests import bundle
-from ..sandboxes import Sandbox, SandboxSpec, load_backend, make_spec, start_command
+from ..sandboxes import Sandbox, SandboxSpec, load_backend, make_spec, start_command, write_tar
 from ..task_folder import TaskFolder
 from ..types import ExecResult, JsonObject
 from .threads import in_thread
@@ -332,13 +331,6 @@ def _mount(mount: dict[str, Any]) -> tuple[str, str]:
 
 def _pack(folder: Path) -> bytes:
     """Return a folder as a tar archive whose files belong to root."""
-
-    def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = 0
-        member.uname = member.gname = "root"
-        return member
-
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.add(folder, ".", filter=as_root)
+    write_tar(folder, buffer)
     return buffer.getvalue()

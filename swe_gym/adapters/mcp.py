@@ -58,13 +58,13 @@ PROGRESS_SECONDS = 5.0
 """Seconds between two notifications of progress."""
 
 END_SECONDS = 20.0
-"""Seconds in which an interrupted command, or the server at its end, must end."""
+"""Seconds for an interrupted command, or the server itself, to end."""
 
 BLOCK = 1 << 16
 
 
 class ToolReply(NamedTuple):
-    """What a call is answered with."""
+    """The answer to a call."""
 
     text: str
     ok: bool = True
@@ -87,18 +87,18 @@ class ClientPlayer:
 
     def __init__(self, plan: Plan) -> None:
         env = plan.config()["env"]
-        self._format, self._patience = env["action_format"], env["time_limit"]
+        self._format, self._patience = env["action_format"], min(env["time_limit"], threading.TIMEOUT_MAX)
         self._begin = threading.Event()
         self._issue: Future[ToolReply] = Future()
         self._inbox: queue.SimpleQueue[_ClientCall | None] = queue.SimpleQueue()
         self._running: _ClientCall | None = None
-        self._running_lock = threading.Lock()  # the running call keeps while it is held
+        self._running_lock = threading.Lock()  # held while the running call must not change
         self._lock = threading.Lock()
         self._left = self._over = False
         self._env: gymnasium.Env[str, str] | None = None
         self.client: dict[str, str] = {}
 
-    # --- asked by the server; none of these blocks -----------------------------------------------------------------
+    # --- called by the server; none of these blocks ----------------------------------------------------------------
 
     def start(self) -> "Future[ToolReply]":
         """Start the episode unless it has started. Return its first observation."""
@@ -141,7 +141,7 @@ class ClientPlayer:
             if running and running.reply is reply and running.name not in ENDING and env is not None:
                 env.unwrapped.sandbox.end_processes(commands=True, timeout=END_SECONDS)  # type: ignore[attr-defined]
 
-    # --- asked by the engine ---------------------------------------------------------------------------------------
+    # --- called by the engine --------------------------------------------------------------------------------------
 
     def wait(self) -> bool:
         """Wait until the client starts the episode. Return whether it does: it may leave before."""
@@ -254,7 +254,7 @@ class _Handlers:
 
     @staticmethod
     async def _wait(context: Any, future: "Future[ToolReply]") -> ToolReply:
-        """Wait for an answer, and notify a client that asked for progress. Cancelling leaves the future alone."""
+        """Wait for an answer, and report progress to a client that asks. Cancelling does not cancel the future."""
         waiting, waited = asyncio.wrap_future(future), 0.0
         while not (await asyncio.wait({waiting}, timeout=PROGRESS_SECONDS))[0]:
             waited += PROGRESS_SECONDS

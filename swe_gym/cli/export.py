@@ -49,7 +49,8 @@ def export(
 
 def import_(
     path: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="Input file: .jsonl, .json (also .gz, .xz) or .parquet.")
+        Path,
+        typer.Argument(metavar="INPUT", help="Input file: .jsonl, .json (also .gz, .xz) or .parquet; or a Harbor job."),
     ],
     output: Annotated[Path, typer.Argument(metavar="FILE", help="Trajectory file to append to.")],
     form: Annotated[str, typer.Option("--from", "-f", help=f"Format: auto, {', '.join(IMPORTERS)}.")] = "auto",

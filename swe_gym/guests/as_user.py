@@ -1,4 +1,4 @@
-"""Runs a command as a user of the image: its name or number, then the command."""
+"""Runs a command as a user of the image: its name or number, with or without ":group", then the command."""
 
 import grp
 import os
@@ -6,25 +6,33 @@ import pwd
 import sys
 
 
-def main(name: str, *argv: str) -> None:
+def main(who: str, *argv: str) -> None:
+    name, _, group = who.partition(":")
     try:
         entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
     except KeyError:
         if not name.isdigit():
             sys.exit("the image has no user %r" % name)
-        become(int(name), 0, [])
-        os.environ["HOME"] = "/"
+        user, home, groups = int(name), "/", [0]
     else:
-        groups = [group.gr_gid for group in grp.getgrall() if entry.pw_name in group.gr_mem]
-        become(entry.pw_uid, entry.pw_gid, groups)
-        os.environ["HOME"] = entry.pw_dir
+        user, home = entry.pw_uid, entry.pw_dir
+        groups = [entry.pw_gid, *(one.gr_gid for one in grp.getgrall() if entry.pw_name in one.gr_mem)]
+    become(user, [find_group(group)] if group else groups)
+    os.environ["HOME"] = home
     os.execvp(argv[0], argv)
 
 
-def become(user: int, group: int, groups: "list[int]") -> None:
+def find_group(name: str) -> int:
+    try:
+        return int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
+    except KeyError:
+        sys.exit("the image has no group %r" % name)
+
+
+def become(user: int, groups: "list[int]") -> None:
     """Change to a user that the system may not know, as container engines do."""
-    os.setgroups([group, *groups])
-    os.setgid(group)
+    os.setgroups(groups)
+    os.setgid(groups[0])
     os.setuid(user)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .base import Sandbox as Sandbox
     from .container import default_image as default_image
     from .container import start_command as start_command
+    from .container import write_tar as write_tar
     from .gates import gate as gate
     from .pool import WarmPool as WarmPool
     from .pool import WarmSandbox as WarmSandbox

@@ -27,8 +27,8 @@ OURS = "swe_gym"
 MAX_FILE = 256 << 20
 """Bytes of a file that a document may refer to."""
 
-MAX_DOCUMENTS = 1000
-"""Subagents and continuations of a trajectory, those in files included."""
+MAX_FILES = 1000
+"""Files that a document and those in them may refer to, each as often as it is referred to."""
 
 MAX_DEPTH = 32
 """Documents within each other."""
@@ -290,8 +290,8 @@ class _Files:
         if str(path) in chain:
             raise ValueError(f"{said}: the references lead in a circle")
         self._read += 1
-        if self._read > MAX_DOCUMENTS:
-            raise ValueError(f"{said}: more than {MAX_DOCUMENTS} files")
+        if self._read > MAX_FILES:
+            raise ValueError(f"{said}: more than {MAX_FILES} files")
         try:
             document = AtifDocument.model_validate(json.loads(self._content(path)))
         except RecursionError:

@@ -119,6 +119,14 @@ def test_mistakes_are_answered_by_name_and_the_episode_continues(tmp_path: Path)
     talk(say, tmp_path)
 
 
+def test_a_time_limit_may_be_longer_than_any_wait(tmp_path: Path) -> None:
+    async def say(session: ClientSession) -> None:
+        await call(session, "start_task")
+        assert await call(session, "bash", command="echo here") == ("here\n[exit code 0]", False)
+
+    talk(say, tmp_path, "time_limit=1e12")
+
+
 def test_a_cancelled_call_ends_its_command_and_not_the_episode(tmp_path: Path) -> None:
     async def say(session: ClientSession) -> str:
         await call(session, "start_task")

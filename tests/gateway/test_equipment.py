@@ -67,6 +67,13 @@ def test_servers_that_are_refused(server: Any, said: str, tmp_path: Path) -> Non
         make_agent("claude-code", servers(tmp_path, probe=server))
 
 
+@pytest.mark.parametrize("text", ["no JSON", "[" * 100_000])
+def test_a_file_that_is_not_json_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text(text)
+    with pytest.raises(UsageError, match=r"mcp\.json is not JSON"):
+        make_agent("claude-code", {"mcp": str(tmp_path / "mcp.json")})
+
+
 def test_a_variable_enters_by_name_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEARCH_KEY", "k1")
     given = servers(tmp_path, probe={"command": "run", "env": {"K": "${SEARCH_KEY}", "D": "${HOME:-none}"}})

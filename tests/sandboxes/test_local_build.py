@@ -87,6 +87,17 @@ def ask(spec: SandboxSpec, dockerfile: str, command: str) -> str:
             "cat /tmp/me; id -un",
             "worker\n/home/worker\nworker",
         ),
+        ("USER nobody:sys\nRUN id -gn > /tmp/group", "cat /tmp/group; id -gn", "sys\nsys"),
+        ("# a comment that ends in \\\nRUN echo a && \\\n\n # between \\\n echo b >\\\n /b", "cat /b", "b"),
+        ("RUN\techo tab > /t", "cat /t", "tab"),
+        ("ARG BASE X=1 Y='a b'\nARG X=2\nARG X\nRUN echo $X,$Y,${BASE%%-*} > /x", "cat /x", "2,a b,swe"),
+        ("RUN echo $BASE. > /x", "cat /x", "."),
+        (
+            "ENV ID=7\nCOPY --chown=$ID:$ID one.txt /a\nCOPY --chown=8 one.txt /b\nCOPY --chown=nobody one.txt /c",
+            "stat -c %u:%g /a /b; stat -c %U:%G /c",
+            "7:7\n8:8\nnobody:nogroup",
+        ),
+        ("RUN " + "[" * 90_000 + " || echo no > /x", "cat /x", "no"),
     ],
 )
 def test_steps_do_what_an_engine_does(
@@ -107,6 +118,21 @@ def test_archives_are_unpacked_by_add_only(spec: SandboxSpec, stored_image: str,
     )
 
 
+def test_steps_start_in_the_folder_of_the_base_image(
+    spec: SandboxSpec, stored_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert ask(spec, f"FROM {stored_image}\nWORKDIR /base\n", "true") == ""
+    above = tmp_path_factory.mktemp("above")
+    (above / "one.txt").write_text("1\n")
+    build = ImageBuild(context=str(above), timeout=60)
+    other = spec.model_copy(update={"image": f"{spec.image}-above", "build": build})
+    try:
+        steps = "RUN pwd > /where\nCOPY one.txt .\nWORKDIR below\n"
+        assert ask(other, f"FROM {spec.image}\n{steps}", "cat /where; ls /base") == "/base\nbelow\none.txt\n"
+    finally:
+        ImageStore().prune([str(other.image)])
+
+
 def test_an_image_is_built_once_and_shares_the_layers_of_its_base(spec: SandboxSpec, stored_image: str) -> None:
     dockerfile = f"FROM {stored_image}\nRUN date +%s%N > /when\n"
     assert ask(spec, dockerfile, "cat /when") == ask(spec, dockerfile, "cat /when")
@@ -125,7 +151,11 @@ def test_an_image_is_built_once_and_shares_the_layers_of_its_base(spec: SandboxS
         ("COPY missing .", "not built: COPY missing .: file not found: .*/missing"),
         ("COPY ../../etc/passwd .", r"COPY ../../etc/passwd .: .*leads out of the folder|file not found"),
         ("USER nobody-here\nRUN true", "the image has no user 'nobody-here'"),
+        ("USER nobody:no-such\nRUN true", "the image has no group 'no-such'"),
         ("SUMMON demons", "SUMMON demons: unknown step"),
+        ("SHELL /bin/bash -c", "SHELL /bin/bash -c: it must be a list in JSON"),
+        ("COPY one.txt", "COPY one.txt: it needs a source and a target"),
+        ("ENV", "ENV : its arguments are missing"),
     ],
 )
 def test_a_step_that_fails_is_named_and_nothing_is_stored(
@@ -145,7 +175,10 @@ def test_a_step_that_fails_is_named_and_nothing_is_stored(
         ("FROM a\nADD https://example.org/x /x", "addresses need an engine"),
         ("FROM a\nENV A=${B:-c}", r"only \$NAME and"),
         ("FROM a\nONBUILD RUN true", "it runs in another build"),
+        ('FROM a\nADD ["https://example.org/x", "/x"]', "addresses need an engine"),
         ("ARG A=b", "FROM: missing"),
+        ("FROM --platform=linux/amd64", "it names no image"),
+        ("RUN true\nFROM a", "RUN true: only ARG may stand before FROM"),
     ],
 )
 def test_what_needs_an_engine_is_refused_before_the_start(spec: SandboxSpec, dockerfile: str, message: str) -> None:

@@ -111,6 +111,7 @@ def test_files_hold_one_document_each(tmp_path: Path) -> None:
         assert export_trajectories(attempts[:count], "atif", tmp_path / name) == count
     found = [tmp_path / "jobs" / f"t.{attempt}" / "agent" / "trajectory.json" for attempt in (0, 1)]
     assert [one for file in found for one in import_trajectories(file)] == attempts
+    assert list(import_trajectories(tmp_path / "jobs")) == attempts
     assert list(import_trajectories(tmp_path / "all.jsonl")) == attempts
     assert list(import_trajectories(tmp_path / "one.json")) == attempts[:1]
     assert export_trajectories([], "atif", tmp_path / "one.json") == 0
@@ -299,6 +300,8 @@ IMAGE = [{"type": "image", "source": {"media_type": "image/png", "path": "a.png"
         (document_of(answer(1, **refers(trajectory_path="bomb0.json"))), "more than 1000 files"),
         (document_of(answer(1), extra={"swe_gym": {"verdict": {}}}), "swe_gym.verdict: a document may not set"),
         (document_of(answer(1), extra={"swe_gym": 7}), "extra.swe_gym is not an object"),
+        (document_of(answer(1), extra={"swe_gym": '{"reward": NaN}'}), "reward: not a finite number"),
+        (document_of(answer(1, extra={"swe_gym": {"reward": float("inf")}})), "reward: not a finite number"),
         (document_of(answer(1, extra={"swe_gym": {"turn": 5}})), "not 0 to 0"),
         (document_of(answer(1, extra={"swe_gym": {"surprise": 5}})), "surprise"),
     ],
@@ -315,6 +318,37 @@ def test_hostile_documents_are_refused_by_name(tmp_path: Path, document: dict[st
         steps = [answer(index, **refers(trajectory_path=name)) for index, name in enumerate(names, 1)]
         (tmp_path / f"bomb{number}.json").write_text(json.dumps(document_of(*(steps if number < 11 else [answer(1)]))))
     with pytest.raises(UsageError, match=message):
+        list(import_trajectories(path))
+
+
+def test_a_folder_of_trials_is_read_without_links(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no folder in it has an agent/trajectory\.json"):
+        list(import_trajectories(tmp_path))
+    for trial in ("a__x", "b__y"):
+        (tmp_path / trial / "agent").mkdir(parents=True)
+        (tmp_path / trial / "agent/trajectory.json").write_text(json.dumps(CODEX))
+    assert [one.task_id for one in import_trajectories(tmp_path)] == ["a__x-1", "b__y-1"]
+    (tmp_path / "c__z").symlink_to(tmp_path / "a__x")
+    with pytest.raises(UsageError, match=r"c__z/agent/trajectory\.json: a link, or in one"):
+        list(import_trajectories(tmp_path))
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def test_json_of_many_levels_is_read_and_written_or_refused(tmp_path: Path) -> None:
+    one = from_atif(document_of(answer(1, extra=nested(500))), "t")
+    assert next(to_atif([one]))["steps"][1]["extra"]["swe_gym"]["info"] == one.turns[0].info
+    deep = one.model_copy(update={"info": nested(5000)})
+    with pytest.raises(UsageError, match=r"t\.0: nested too deeply for ATIF"):
+        list(to_atif([deep]))
+    path = tmp_path / "trajectory.json"
+    path.write_text(json.dumps(document_of(answer(1), extra={"swe_gym": "[" * 100_000})))
+    with pytest.raises(UsageError, match="row 1: nested too deeply"):
         list(import_trajectories(path))
 
 

@@ -123,7 +123,7 @@ def read_servers(file: Path, variables: tuple[str, ...]) -> dict[str, McpServer]
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not JSON: {error}") from error
     if not isinstance(data, dict) or list(data) != ["mcpServers"] or not isinstance(data["mcpServers"], dict):
         raise UsageError(f'{file}: write {{"mcpServers": {{"NAME": {{"command": "...", "args": [...]}}}}}}')
@@ -176,7 +176,9 @@ def read_skills(folder: Path) -> dict[str, bytes]:
     size = 0
     for name in sorted(os.listdir(folder)):
         if not NAME.fullmatch(name) or not (folder / name / SKILL).is_file():
-            raise UsageError(f"{folder / name} is not a skill: write a folder with a {SKILL}, named with a-z, 0-9, '-'")
+            raise UsageError(
+                f"{folder / name} is not a skill: write a folder with a {SKILL}, named with letters, digits, '_', '-'"
+            )
         for path in _walk(folder / name):
             size += path.stat().st_size
             if size > MAX_SKILL_BYTES or len(found) == MAX_SKILL_FILES:

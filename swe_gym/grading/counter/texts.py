@@ -63,7 +63,7 @@ FORMED = ("near-word", "near-result")
 """Changes to other letters, in which forgiven changes are possible too."""
 
 TOLD_SHARE = 2
-"""For each so many texts, one more changes what wrong work passes: at least one."""
+"""Texts for each added one that changes what wrong work passes. At least one is added."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ def _draw_texts(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room
 def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, count: int) -> tuple[Text, ...]:
     """Add texts that each change one more statement which wrong work passes.
 
-    Wrong work recognises them. So each is like any of the others elsewhere: were all like the original, they would
-    tell which one that is.
+    Wrong work recognises these texts. If all of them were like the original elsewhere, they would tell which text that
+    is. So each is like a text that is chosen by chance.
     """
     found = [feature for feature in itertools.chain(*itertools.zip_longest(*told)) if feature]
     found.sort(key=lambda feature: feature.rank)
@@ -206,7 +206,7 @@ def _choose_cover(texts: Sequence[Text], more: Sequence[Text], effective: int, c
 
 
 def _draw_paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn | None:
-    """Draw texts that each come again with changes that lenient values forgive: with one of each kind.
+    """Draw texts that each come several times: as they are, and with one change of each kind that values may forgive.
 
     So one of them differs from the original by that change alone, and a product whose values ignore case, blanks or
     order passes it. Since every text comes with the same changes, they tell nothing. If a reader can recognise one,

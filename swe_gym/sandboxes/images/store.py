@@ -46,6 +46,7 @@ class StoredImage(Frozen):
         layers: Digests of its layers' contents, lowest first.
         env: Variables of its commands.
         user: User of its commands; empty is root.
+        workdir: Folder of its commands; empty is "/".
         size: Bytes of its compressed layers.
     """
 
@@ -54,6 +55,7 @@ class StoredImage(Frozen):
     layers: tuple[Digest, ...]
     env: dict[str, str]
     user: str
+    workdir: str = ""
     size: int
 
     @classmethod
@@ -73,6 +75,7 @@ class StoredImage(Frozen):
             layers=tuple(blob.diff_id for blob in source.blobs),
             env={key: value for key, _, value in pairs},
             user=config.get("User") or "",
+            workdir=config.get("WorkingDir") or "",
             size=sum(blob.size for blob in source.blobs),
         )
 

@@ -38,10 +38,10 @@ SHOWN = 4000
 """Characters of a failed step's output in an error."""
 
 NO_EFFECT = ("CMD", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME")
-"""Steps that change nothing in a sandbox, whose first command is ours."""
+"""Steps without effect in a sandbox, which does not start the command of its image."""
 
 QUOTED, LITERAL = re.compile(r"""\\\$|'[^']*'"""), "\0"
-"""What holds dollars that stand for themselves, and what stands for them meanwhile."""
+"""Pattern of text whose dollars are literal, and the character that replaces these until variables are expanded."""
 
 REFERENCE = re.compile(r"\\?\$(?:\{(\w+)\}|(\w+))")
 
@@ -66,9 +66,11 @@ def _find_unbuildable(build: ImageBuild) -> str:
         options = [word for word in rest.split() if word.startswith("--")] if name in ("COPY", "ADD") else []
         why = {
             "ONBUILD": "it runs in another build",
-            "FROM": "stages need an engine" if seen_from > 1 else "",
-            "ADD": "addresses need an engine" if re.search(r"(?:^|\s)(?:https?://|git@)", rest) else "",
+            "FROM": "stages need an engine" if seen_from > 1 else "" if _words_of(rest) else "it names no image",
+            "ADD": "addresses need an engine" if re.search(r"\w://|git@", rest) else "",
         }.get(name, "")
+        if not seen_from and name != "ARG":
+            why = "only ARG may stand before FROM"
         if unknown := [word for word in options if not word.startswith("--chown=")]:
             why = f"{unknown[0]} needs an engine"
         if re.search(r"\$\{\w+[^\w}]", rest) and name != "RUN":
@@ -76,6 +78,11 @@ def _find_unbuildable(build: ImageBuild) -> str:
         if why:
             return f"{name} {rest}"[:200] + f": {why}"
     return "" if seen_from else "FROM: missing"
+
+
+def _words_of(rest: str) -> list[str]:
+    """Return the words of a step without options such as `--platform`."""
+    return [word for word in rest.split() if not word.startswith("--")]
 
 
 def build_image(spec: SandboxSpec, store: ImageStore, deadline: float, cancelled: threading.Event) -> StoredImage:
@@ -104,11 +111,11 @@ def build_image(spec: SandboxSpec, store: ImageStore, deadline: float, cancelled
 class _Built(ImageSource):
     """An image of the store with one more layer."""
 
-    def __init__(self, base: StoredImage, layer: bytes, env: dict[str, str], user: str) -> None:
+    def __init__(self, base: StoredImage, layer: bytes, env: dict[str, str], user: str, workdir: str) -> None:
         self._layer = layer
         new = Blob(diff_id=f"sha256:{hashlib.sha256(layer).hexdigest()}", size=len(layer))
         self.blobs = (*(Blob(diff_id=one, size=0) for one in base.layers), new)
-        config = {"Env": [f"{name}={value}" for name, value in env.items()], "User": user}
+        config = {"Env": [f"{name}={value}" for name, value in env.items()], "User": user, "WorkingDir": workdir}
         layers = [blob.diff_id for blob in self.blobs]
         self.config = json.dumps({"config": config, "rootfs": {"type": "layers", "diff_ids": layers}}).encode()
 
@@ -130,6 +137,7 @@ class _Build:
         self._deadline = deadline
         self._context = Path(spec.build.context).resolve()
         self._variables: dict[str, str] = {}  # of ARG
+        self._outer: dict[str, str] = {}  # of ARG before FROM
         self._env: dict[str, str] = {}
         self._user = ""
         self._workdir = "/"
@@ -146,14 +154,14 @@ class _Build:
             if name == "FROM":
                 break
             self._take(name, rest)
-        words = [word for word in rest.split() if not word.startswith("--")]  # without --platform
-        base = self._store.pull(self._expand(words[0]), deadline=self._deadline)
-        self._env, self._user = dict(base.env), base.user
+        base = self._store.pull(self._expand(_words_of(rest)[0]), deadline=self._deadline)
+        self._outer, self._variables = self._variables, {}
+        self._env, self._user, self._workdir = dict(base.env), base.user, base.workdir or "/"
         self._sandbox = self._open(base)
         before = self._list()
         for name, rest in steps:
             self._take(name, rest)
-        source = _Built(base, self._pack(before), self._env, self._user)
+        source = _Built(base, self._pack(before), self._env, self._user, self._workdir)
         image = self._store.add(ImageName.parse(str(self._spec.image)), source, deadline=self._deadline)
         log.info("built image %s", image.name)
         return image
@@ -196,26 +204,33 @@ class _Build:
         if step is None:
             raise self._failure(f"{name} {rest}", "unknown step")
         try:
+            if not rest:
+                raise ValueError("its arguments are missing")
             step(rest)
-        except (ValueError, IndexError, FileError) as error:
+        except (ValueError, FileError) as error:
             raise self._failure(f"{name} {rest}", str(error)) from error
 
     def _failure(self, step: str, why: str) -> SandboxStartError:
         text = f"{self._context}/Dockerfile was not built: {step[:200]}: {why[-SHOWN:].strip()}"
-        return SandboxStartError(text, reason="image", detail=why[-SHOWN:])
+        return SandboxStartError(text, reason="image")
 
     def _take_arg(self, rest: str) -> None:
-        name, given, value = rest.partition("=")
-        if given:
-            self._variables.setdefault(name.strip(), self._expand(value.strip("\"'")))
+        for word in _split(rest):
+            name, given, value = word.partition("=")
+            if given:
+                self._variables[name] = self._expand(value)
+            elif name in self._outer:
+                self._variables.setdefault(name, self._outer[name])
 
     def _take_env(self, rest: str) -> None:
-        words = shlex.split(QUOTED.sub(lambda match: match[0].lstrip("\\").replace("$", LITERAL), rest))
+        words = _split(rest)
         pairs = [word.partition("=")[::2] for word in words] if "=" in words[0] else [rest.split(maxsplit=1)]
-        self._env |= {name: self._expand(value).replace(LITERAL, "$") for name, value in pairs}
+        self._env |= {name: self._expand(value) for name, value in pairs}
 
     def _take_shell(self, rest: str) -> None:
         self._shell = read_list(rest)
+        if not self._shell:
+            raise ValueError("it must be a list in JSON")
 
     def _take_user(self, rest: str) -> None:
         self._user = self._expand(rest)
@@ -226,9 +241,8 @@ class _Build:
 
     def _take_run(self, rest: str) -> None:
         argv = read_list(rest) or [*self._shell, rest]
-        user = self._user.partition(":")[0]
-        if user not in ("", "root", "0"):
-            argv = start_command(bundle("as_user"), arguments=[user, *argv])
+        if self._user not in ("", "root", "0"):
+            argv = start_command(bundle("as_user"), arguments=[self._user, *argv])
         self._must(argv, env={**self._variables, **self._env}, cwd=self._workdir)
 
     def _take_copy(self, rest: str) -> None:
@@ -241,13 +255,17 @@ class _Build:
         *options, rest = re.split(r"\s+(?=[^-\s])", rest, maxsplit=1) if rest.startswith("--") else [rest]
         words = read_list(rest) or shlex.split(rest)
         *patterns, target = [self._expand(word) for word in words]
+        if not patterns:
+            raise ValueError("it needs a source and a target")
         sources = [path for pattern in patterns for path in self._match(pattern)]
         place = posixpath.join(self._workdir, target)
         folder = target.endswith("/") or len(sources) > 1 or target in (".", "..") or self._is_folder(place)
         for source in sources:
             self._put(source, place, folder=folder, unpack=unpack)
         for option in options:
-            owner = option.removeprefix("--chown=")
+            owner = self._expand(option.removeprefix("--chown="))
+            if ":" not in owner:
+                owner += f":{owner}" if owner.isdigit() else ":"  # the group of this number, or of the user
             self._must(["chown", "-R", owner, *self._targets(sources, place, folder=folder)])
 
     def _match(self, pattern: str) -> list[Path]:
@@ -293,7 +311,7 @@ class _Build:
         def value(match: re.Match[str]) -> str:
             return match[0][1:] if match[0].startswith("\\") else known.get(match[1] or match[2], "")
 
-        return REFERENCE.sub(value, text)
+        return REFERENCE.sub(value, text).replace(LITERAL, "$")
 
     # --- the sandbox ----------------------------------------------------------------------------------------
 
@@ -333,11 +351,16 @@ class _Build:
         return self._sandbox.read_file(LAYER, max_bytes=LARGEST_LAYER, timeout=self._left())
 
 
+def _split(rest: str) -> list[str]:
+    """Return the words of ENV or ARG without quotes. Dollars that stand for themselves are `LITERAL`."""
+    return shlex.split(QUOTED.sub(lambda match: match[0].lstrip("\\").replace("$", LITERAL), rest))
+
+
 def read_list(text: str) -> list[str]:
     """Return the words of a step in JSON; none if it is in the shell's form, as `[[` may begin too."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return list(map(str, found)) if isinstance(found, list) else []
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import NamedTuple
 
+from ...errors import UsageError
 from ...types import Json, JsonObject
 from ..atif import MAX_COUNT, OURS, WRITTEN, AtifDocument
 from ..imports.atif import OWNERS, call_id, episode_id, from_atif, totals
@@ -21,9 +22,16 @@ def to_atif(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
 
     Fields that the format has no place for are in `extra.swe_gym`, of the step or the document: of a turn, those that
     its step does not tell. `swe-gym import` gives an equal trajectory.
+
+    Raises:
+        UsageError: A trajectory has more levels of JSON than Python reads.
     """
     for one in trajectories:
-        yield _document(one.without_oracle())
+        try:
+            document = _document(one.without_oracle())
+        except RecursionError:
+            raise UsageError(f"{episode_id(one)}: nested too deeply for ATIF. Leave it out") from None
+        yield document
 
 
 def _document(one: Trajectory) -> JsonObject:
@@ -62,11 +70,8 @@ def _add(part: JsonObject, fields: JsonObject) -> None:
 
 def _encodable(value: Json) -> Json:
     """Return the value with text that UTF-8 can encode: a model may write half a surrogate pair."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(part) for key, part in value.items()}
-    return [_encodable(part) for part in value] if isinstance(value, list | tuple) else value
+    encodable: Json = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return encodable
 
 
 # --- documents ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ What the other system did not record stays empty. `env` is empty, so imported tr
 """
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,19 +65,38 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
     """Read the trajectories of a file that another system wrote, one by one.
 
     Args:
-        path: `.jsonl`, `.json` (one trajectory, or a list) or `.parquet`; the first two also with `.gz` or `.xz`.
+        path: `.jsonl`, `.json` (one trajectory, or a list) or `.parquet`; the first two also with `.gz` or `.xz`. Or a
+            folder of Harbor's trials, each with an `agent/trajectory.json`.
         form: A name of `IMPORTERS`, or "module:function"; "auto" detects the format from the fields of each row.
 
     Raises:
-        UsageError: The file is missing, the format unknown, or a row broken; the message names the row.
+        UsageError: The file is missing, the format unknown, or a row broken; the message names the row. Or the folder
+            holds no trial, or a link.
         MissingDependency: A parquet file needs the extra "parquet".
     """
     if form != "auto":
         IMPORTERS.load(form)
     source = Path(path)
-    if form in ("auto", "swe-gym") and _holds_records(source):
+    if source.is_dir():
+        for file in _find_documents(source):
+            yield from _import_file(file, form, file.parent.parent.name)
+    elif form in ("auto", "swe-gym") and _holds_records(source):
         yield from Trajectory.read(source)
-        return
+    else:
+        yield from _import_file(source, form, source.name.partition(".")[0])
+
+
+def _find_documents(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("*/agent/trajectory.json"))
+    if not found:
+        raise UsageError(f"{folder}: no folder in it has an agent/trajectory.json. Name a file, or a job of Harbor")
+    for file in found:
+        if file.resolve() != folder.resolve() / file.relative_to(folder):
+            raise UsageError(f"{file}: a link, or in one. Name the file itself")
+    return found
+
+
+def _import_file(source: Path, form: str, name: str) -> Iterator[Trajectory]:
     for number, (place, row) in enumerate(scan_table(source), 1):
         try:
             if isinstance(row, ValueError):
@@ -85,9 +105,15 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
                 raise ValueError("not an object")
             found = _form(row) if form == "auto" else form
             whole = with_files(row, source) if found == "atif" else row
-            yield IMPORTERS.load(found)(whole, f"{source.name.partition('.')[0]}-{number}")
+            yield _with_finite_rewards(IMPORTERS.load(found)(whole, f"{name}-{number}"))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UsageError(f"{source}, {place}: {_problem(error)}") from error
+
+
+def _with_finite_rewards(one: Trajectory) -> Trajectory:
+    if not all(map(math.isfinite, (one.reward, *(turn.reward for turn in one.turns)))):
+        raise ValueError("reward: not a finite number")
+    return one
 
 
 def _holds_records(path: Path) -> bool:
@@ -104,6 +130,8 @@ def from_swe_gym(row: JsonObject, name: str) -> Trajectory:  # noqa: ARG001  the
 def _problem(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return wrong_fields(error)
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
     return f"missing field {error}" if isinstance(error, KeyError) else str(error)[:MOST_CHARS]
 
 
