@@ -12,13 +12,14 @@ from swe_gym.sandboxes.local.tiers import TIERS
 REQUIRED = [what for what in os.environ.get("SWE_GYM_REQUIRE", "").split(",") if what]
 """`chromium`: a browser that tests can drive; `local`: every tier of the local sandbox, with and without network;
 `network`: the package index; `docker` and `kubernetes`: engines; `e2b`: its SDK; `data`: the folder of published
-rows, logs and trajectories beside the checkout; `mini` and `claude-code`: the kits of these agents."""
+rows, logs and trajectories beside the checkout; `mini`, `claude-code` and `qwen-code`: the kits of these
+agents."""
 
 
 def test_what_is_required_can_be_required() -> None:
     frameworks = {"anthropic", "nemo_gym", "openenv", "rllib", "serve", "trl", "verifiers", "verl"}
     machine = {"chromium", "data", "docker", "e2b", "kubernetes", "local", "network"}
-    assert set(REQUIRED) <= machine | frameworks | {"claude-code", "mini"}
+    assert set(REQUIRED) <= machine | frameworks | {"claude-code", "mini", "qwen-code"}
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -238,7 +238,7 @@ def files_from_many_threads(sandbox: Sandbox) -> None:
             assert len(shared) == 200_000, "a half-written file"
             assert len(set(shared)) == 1, "two writers' content in one file"
 
-    run_all([partial(one, number) for number in range(16)], 28)
+    run_all([partial(one, number) for number in range(16)])
 
 
 _RENAME_AND_LINK = """

@@ -126,7 +126,7 @@ def floods_at_the_same_time(sandbox: Sandbox) -> None:
             assert ok(sandbox.exec(f"echo {number}")).text == f"{number}\n"
 
     works: list[Callable[[], None]] = [quiet, *(partial(flood, letter) for letter in "abcd")]
-    run_all(works, 28)
+    run_all(works)
 
 
 @case("output")
