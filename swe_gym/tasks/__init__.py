@@ -2,10 +2,10 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import UsageError, unknown_name, wrong_fields
+from ..errors import SweGymError, UsageError, unknown_name, wrong_fields
 from ..registry import Registry, parameters_of
 from ..registry import load as _load
 
@@ -128,11 +128,20 @@ def load_source(name: str, **arguments: object) -> "TaskSource":
         TaskError: The source's data is broken.
     """
     check_source(name, arguments)
-    return SOURCES.load(name)(**arguments)
+    kind = SOURCES.load(name)
+    try:
+        return kind(**arguments)
+    except SweGymError:
+        raise
+    except Exception:
+        for one in parameters_of(kind):
+            if one.name in arguments:
+                _check_type(name, one, arguments[one.name])
+        raise
 
 
-def check_source(name: str, arguments: Mapping[str, object]) -> None:
-    """Check the name of a source, and the names and types of its arguments, without opening it.
+def check_source(name: str, arguments: Iterable[str]) -> None:
+    """Check the name of a source and the names of its arguments, without opening it.
 
     Raises:
         UsageError: The source is unknown, does not accept an argument, or requires a missing one.
@@ -147,12 +156,10 @@ def check_source(name: str, arguments: Mapping[str, object]) -> None:
     for one in named:
         if one.default is one.empty and one.name not in given:
             raise UsageError(f"task source {name!r} requires the argument {one.name!r}")
-        if one.name in arguments:
-            _check_type(name, one, arguments[one.name])
 
 
 def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
-    """Check the type of an argument, unless the source does not tell it."""
+    """Refuse an argument of the wrong type, unless the source does not tell it."""
     if parameter.annotation is parameter.empty or isinstance(parameter.annotation, str):
         return
     from pydantic import ConfigDict, TypeAdapter, ValidationError  # imported late, like all that doors name

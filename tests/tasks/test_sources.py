@@ -43,26 +43,14 @@ def test_unknown_options_are_rejected(name: str) -> None:
 
 
 def test_options_of_base_classes_are_accepted() -> None:
-    check_source("swegym", {"path": "x", "hints": True, "revision": "1", "image": None})
+    check_source("swegym", ["path", "hints", "revision", "image"])
     with pytest.raises(UsageError, match="Did you mean 'hints'"):
-        check_source("swegym", {"hint": True})
+        check_source("swegym", ["hint"])
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("micro", {"count": "x"}),
-        ("micro", {"difficulty": True}),
-        ("swebench-verified", {"path": 5}),
-        ("swebench-verified", {"hints": "yes"}),
-        ("local", {"path": ".", "test_cmd": ["pytest"]}),
-        ("local", {"path": ".", "test_cmd": "true", "test_paths": "tests"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments"), [("micro", {"count": "x"}), ("swebench-verified", {"path": 5})])
 def test_arguments_of_the_wrong_type_are_refused(name: str, arguments: dict[str, Any]) -> None:
-    with pytest.raises(
-        UsageError, match=rf"^option '{list(arguments)[-1]}' of task source '{name}': .*(should be|not allowed)"
-    ):
+    with pytest.raises(UsageError, match=rf"^option '{list(arguments)[-1]}' of task source '{name}': .*should be"):
         load_source(name, **arguments)
 
 
@@ -73,8 +61,8 @@ def test_missing_arguments_are_named() -> None:
 
 def test_options_of_custom_sources_are_checked() -> None:
     assert list(load_source(f"{HERE}Whatever", a=1, b=2).ids()) == ["a", "b"]
-    assert list(load_source(f"{HERE}Named", first="1", b=2).ids()) == ["first", "b"]
-    assert list(load_source(f"{HERE}plain", first="1").ids()) == ["first"]
+    assert list(load_source(f"{HERE}Named", first=1, b=2).ids()) == ["first", "b"]
+    assert list(load_source(f"{HERE}plain", first=1).ids()) == ["first"]
     with pytest.raises(UsageError, match="requires the argument 'first'"):
         load_source(f"{HERE}Named", b=2)
     with pytest.raises(UsageError, match=r"'second'\. Known: first\."):
