@@ -368,5 +368,5 @@ def test_a_trajectory_file_is_read_as_it_is(tmp_path: Path) -> None:
     for form in ("auto", "swe-gym"):
         assert list(import_trajectories(path, form)) == [one, one]
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(UsageError, match="no folder in it has an agent/trajectory.json"):
+    with pytest.raises(UsageError, match="no folder in it has an agent"):
         list(import_trajectories(tmp_path / "folder.jsonl"))
