@@ -287,14 +287,14 @@ async def _serve(player: ClientPlayer, tools: list[ToolSpec], given: _StandardIn
     """Answer a client until it leaves."""
     handlers = _Handlers(player, tools)
     ending = next((spec.name for spec in tools if spec.name in ENDING), ENDING[0])
-    server: Any = Server(
-        "swe-gym",
-        version=version("swe-gym"),
-        instructions=INSTRUCTIONS.format(ending=ending),
-        on_list_tools=handlers.list_tools,
-        on_call_tool=handlers.call_tool,
-    )
     try:
+        server: Any = Server(
+            "swe-gym",
+            version=version("swe-gym"),
+            instructions=INSTRUCTIONS.format(ending=ending),
+            on_list_tools=handlers.list_tools,
+            on_call_tool=handlers.call_tool,
+        )
         async with stdio_server(stdin=given.file) as (read, write):
             await server.run(read, write, server.create_initialization_options())
     finally:

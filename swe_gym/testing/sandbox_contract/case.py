@@ -240,7 +240,7 @@ def demand_isolation(sandbox: Sandbox, why: str, level: str = "namespace") -> No
 
 
 def run_all(works: Sequence[Callable[[], T]], seconds: float = 50.0) -> list[T]:
-    """Run all concurrently, each in a thread, and return their results in order. By default a case's budget decides."""
+    """Run all concurrently, each in a thread, and return their results in order. The default fits the usual budget."""
     deadline = time.monotonic() + seconds
     running = [Background(work) for work in works]
     return [background.result(max(0.0, deadline - time.monotonic())) for background in running]
