@@ -4,7 +4,6 @@ pip cannot download a source release without running its build code. So pip only
 files, environment variables and defaults), and this module reads the index pages (PEP 503 and PEP 691).
 """
 
-import ast
 import base64
 import hashlib
 import importlib.util
@@ -28,6 +27,7 @@ from packaging.version import Version
 from .cache import build_once, digest
 from .commands import run_command
 from .errors import MissingDependency, SandboxStartError, TaskError
+from .syntax import evaluate
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _OLD_ENDING = re.compile(r"\.(?:tar\.bz2|tgz)$")
@@ -206,7 +206,7 @@ def _pip_settings(deadline: float) -> dict[str, str]:
     for line in _pip(["config", "list"], deadline).splitlines():
         key, _, value = line.partition("=")
         section, _, option = key.rpartition(".")
-        found.setdefault(section, {})[option] = str(ast.literal_eval(value))
+        found.setdefault(section, {})[option] = str(evaluate(value))
     return {**found.get("global", {}), **found.get("download", {}), **found.get(":env:", {})}
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from .errors import MissingDependency, UsageError, unknown_name
+from .syntax import parse
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -98,7 +99,7 @@ def homes(package: str) -> dict[str, str]:
     """Return public name -> module, as the `if TYPE_CHECKING:` block of a package's `__init__` imports them."""
     file = sys.modules[package].__file__
     assert file is not None
-    body = ast.parse(Path(file).read_text(encoding="utf-8")).body
+    body = parse(Path(file).read_text(encoding="utf-8")).body
     blocks = [node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     nodes = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom) and node.level]
     return {alias.asname or alias.name: f".{node.module}" for node in nodes for alias in node.names}

@@ -1,6 +1,5 @@
 """Table files (JSON lines, JSON lists, parquet), read row by row and written atomically, and the values in them."""
 
-import ast
 import contextlib
 import gzip
 import itertools
@@ -15,6 +14,7 @@ from typing import Any
 
 from .errors import MissingDependency, UsageError
 from .files import replacing
+from .syntax import evaluate
 from .types import Json, JsonObject
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
@@ -203,6 +203,6 @@ def _literal(text: str) -> Json:
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
     try:
-        return ast.literal_eval(text)
+        return evaluate(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise ValueError("neither JSON nor a Python literal") from None

@@ -341,3 +341,15 @@ def test_the_door_of_sandboxes_is_small_and_imports_late() -> None:
     code = "import sys, swe_gym.sandboxes; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert "pydantic" not in done.stdout.split()
+
+
+def test_one_module_parses() -> None:
+    """`ast.parse` in two threads at once may fail, and `ast.literal_eval` of text parses it. Guests have one thread."""
+    calls: dict[str, set[str]] = collections.defaultdict(set)
+    for module, path in own_modules():
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.Call):
+                calls[ast.unparse(node.func)].add(module)
+    of_trees = {"gateway.call_formats", "grading.counter.changes", "grading.counter.finding"}
+    assert {one for one in calls["ast.parse"] if ".guests." not in one} == {"swe_gym.syntax"}
+    assert calls["ast.literal_eval"] == {"swe_gym.syntax"} | {f"swe_gym.{one}" for one in of_trees}

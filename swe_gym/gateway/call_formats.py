@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..actions import FoundCall, TooManyCalls, find_calls
+from ..syntax import parse
 from ..types import JsonObject
 from .parsing import parse_json
 
@@ -146,7 +147,7 @@ def _python_calls(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
     """Read a list of calls in Python's syntax, or one call whose strings hold quotes and line breaks as they are."""
     text = match["arguments"].strip()
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = parse(text, "eval").body
     except SyntaxError:
         return [_loose_call(text)]
     calls = tree.elts if isinstance(tree, ast.List) else [tree]
@@ -168,7 +169,7 @@ def _loose_call(text: str) -> tuple[str, JsonObject]:
         written = f"{written}, {piece}" if written else piece
         key, _, value = written.partition("=")
         if value[:1] != "'":
-            arguments[key.strip()] = _python_value(ast.parse(value.strip(), mode="eval").body)
+            arguments[key.strip()] = _python_value(parse(value.strip(), "eval").body)
         elif len(value) > 1 and value.endswith("'"):
             arguments[key.strip()] = value[1:-1]
         else:

@@ -19,8 +19,8 @@ from pathlib import Path
 from ..cache import cache_folder
 from ..errors import FileError, GradingError, SandboxError
 from ..files import write_text
-from ..guests import PARSING
 from ..sandboxes import Sandbox
+from ..syntax import evaluate, parse
 from ..tasks import digest
 from ..types import Frozen, Task, TestStatus
 from .base import Grader
@@ -161,8 +161,8 @@ def _read_survey(sandbox: Sandbox, path: str) -> tuple[set[int], dict[int, tuple
     with contextlib.suppress(SandboxError, FileError):  # a timeout ends the sandbox, and then nothing is known
         for note in sandbox.read_file(path, max_bytes=MOST_NOTES).decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                line, *texts = ast.literal_eval(note)
-                values = [ast.literal_eval(text) for text in texts if len(text) < LONGEST]
+                line, *texts = evaluate(note)
+                values = [evaluate(text) for text in texts if len(text) < LONGEST]
                 if not texts:
                     passed.add(line)
                 elif len(values) == 2 and are_alike(*values):
@@ -173,8 +173,7 @@ def _read_survey(sandbox: Sandbox, path: str) -> tuple[set[int], dict[int, tuple
 def _parses(text: str) -> bool:
     """Whether a text is still Python: what it drops may be indented by a tab or by one blank only."""
     try:
-        with PARSING:
-            ast.parse(text)
+        parse(text)
     except SyntaxError:
         return False
     return True

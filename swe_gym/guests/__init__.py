@@ -5,7 +5,6 @@ A guest imports other guests with `from .name import ...` at the top level. `bun
 
 from __future__ import annotations
 
-import _thread
 import functools
 import os
 
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
 _FOLDER = os.path.dirname(__file__)
 
 
-PARSING = _thread.allocate_lock()
-"""Held while source is parsed: in CPython 3.11, `ast.parse` in several threads at once may raise `SystemError`."""
-
-
 @functools.cache
 def bundle(name: str) -> str:
     """Return the guest `name` ("seal", "runner/serve") as one program, with every guest that it imports from.
@@ -30,8 +25,7 @@ def bundle(name: str) -> str:
     at every start.
     """
     modules: dict[str, str] = {}
-    with PARSING:
-        _collect(f"{_FOLDER}/{name}.py", modules)
+    _collect(f"{_FOLDER}/{name}.py", modules)
     return "\n".join(modules.values())
 
 
@@ -39,11 +33,13 @@ def _collect(path: str, modules: dict[str, str]) -> None:
     """Add the guest at `path` to `modules`, after the guests that it imports from."""
     import ast
 
+    from ..syntax import parse
+
     if path in modules:
         return
     with open(path, "rb") as file:
         data = file.read()
-    tree = ast.parse(data)
+    tree = parse(data)
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level:
             folder = functools.reduce(lambda folder, _: os.path.dirname(folder), range(node.level), path)

@@ -11,7 +11,7 @@ import tokenize
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from ...guests import PARSING
+from ...syntax import parse
 from .source import name_of
 
 BUILTINS = frozenset({"set", "frozenset", "list", "tuple", "dict", "str", "bytes"})
@@ -218,8 +218,7 @@ def _longer(node: ast.expr, text: str, words: Sequence[str], rng: Random) -> str
     for glue in (", ", " "):  # there may be a comma, and a comment after it
         longer = f"{text[:-1]}{glue if filled else ''}{element}{',' if isinstance(node, ast.Tuple) else ''}{closing}"
         try:
-            with PARSING:
-                ast.parse(f"({longer})")
+            parse(f"({longer})")
         except SyntaxError:
             continue
         return longer

@@ -6,12 +6,11 @@ import functools
 import io
 import re
 import tokenize
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
-from ...guests import PARSING
+from ... import syntax
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -51,7 +50,7 @@ class Source:
         try:
             self._encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
             text = data.decode(self._encoding)
-            self.tree = _parse(text)
+            self.tree = syntax.parse(text)
         except (SyntaxError, LookupError, RecursionError, MemoryError) as error:
             raise ValueError(f"not Python 3: {error}") from error
         self.findings: dict[tuple[object, ast.AST], object] = {}  # of `remembered`
@@ -236,12 +235,6 @@ def parse(data: bytes) -> Source | None:
         return Source(data)
     except ValueError:
         return None
-
-
-def _parse(text: str) -> ast.Module:
-    with PARSING, warnings.catch_warnings():  # invalid escapes, for instance
-        warnings.simplefilter("ignore")
-        return ast.parse(text)
 
 
 def _functions(body: Iterable[ast.stmt], names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Function]]:

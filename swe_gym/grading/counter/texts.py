@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
-from ...guests import PARSING
+from ...syntax import evaluate, parse
 from .changes import NATURAL, RANKS, THE_END, VALUED, Change, changes, expected_value
 from .literals import FIXED, QUOTED, letters, strings
 from .results import Language, Returned, Value, other_results, written
@@ -290,8 +290,7 @@ def _forms(edit: TextEdit, kinds: Sequence[str], rng: Random) -> list[TextEdit]:
     if edit.text.isalpha():
         return [_swap_case(edit, rng)] if [*kinds] == ["near-case"] else []
     try:
-        with PARSING:
-            value = ast.literal_eval(edit.text)
+        value = evaluate(edit.text)
     except (SyntaxError, ValueError):
         return []
     found = dict(_forgivable(edit, value, '"' if '"' in edit.text else "'", rng))
@@ -542,8 +541,7 @@ def _is_related(name: str, expected: str) -> bool:
 def _list_near(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
     """The features of one literal: other numbers around it, or letters, digits and blanks of a string."""
     try:
-        with PARSING:
-            node = ast.parse(text.strip(), mode="eval").body
+        node = parse(text.strip(), "eval").body
     except (SyntaxError, ValueError):
         return []
     match node:
