@@ -10,18 +10,20 @@ correct   runs in which the gold patch was resolved and the empty patch was not 
 alarms    alarms on the gold patch
 unfit     changes that the gold patch showed to be unfit
 variants  variants of the gold patch that were resolved / all variants
-empty     cost of an empty patch relative to a single plain run: in the tests / in the whole grading
+empty     cost of an empty patch relative to a single plain run: in the tests / in the whole grading / in CPU time
 first     the same for the gold patch, of whose task nothing is known: the judge looks for what passes without work
 gold      the same for the gold patch, once that is known
 plain     seconds of the tests in a plain run
 texts     tests x number of their texts among which only a guess finds the original
 
-The runs alternate; ratios are ratios of medians. `gold` uses what `first` found out, as long runs do, or the record
-file of `swe-gym validate` that `--record` names.
+The runs alternate; ratios are ratios of medians. CPU time is that of the tests, on the local backend only. Other load
+of the machine changes it less. `gold` uses what `first` found out, as long runs do, or the record file of
+`swe-gym validate` that `--record` names.
 """
 
 import argparse
 import ast
+import os
 import random
 import re
 import statistics
@@ -162,11 +164,22 @@ class Judged:
         verdict: The verdict.
         tests: Seconds in the runs of tests.
         whole: Seconds of the whole grading, with the opening of sandboxes.
+        cpu: CPU seconds in the runs of tests.
     """
 
     verdict: Verdict
     tests: float
     whole: float
+    cpu: float
+
+
+def cpu_seconds(sandbox: Sandbox) -> float:
+    """Return the CPU time of all processes of a local sandbox so far; 0 if it is closed."""
+    if sandbox.closed:
+        return 0.0
+    stats = sandbox.exec("cat /proc/[0-9]*/stat").stdout.decode(errors="replace").splitlines()
+    ticks = sum(int(ticks) for line in stats for ticks in line.rpartition(")")[2].split()[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def gold_patch(task: Task, open_box: Opener) -> Patch:
@@ -181,15 +194,17 @@ def judged(task: Task, open_box: Opener, patch: Patch, options: CounterOptions |
     """Grade work as an episode does, or, without options, by a single plain run."""
     grader = GRADERS.load(task.oracle.grader)
     assert isinstance(grader, Grader), f"the grader {task.oracle.grader!r} does not support counter-tests"
-    seconds = 0.0
+    seconds, cpu = 0.0, 0.0
 
     def timed(ready: Ready, sandbox: Sandbox) -> Results:
-        nonlocal seconds
+        nonlocal seconds, cpu
+        cpu -= cpu_seconds(sandbox)
         started = time.monotonic()
         try:
             return grader.run(ready, sandbox)
         finally:
             seconds += time.monotonic() - started
+            cpu += cpu_seconds(sandbox)
 
     def open_fresh() -> AbstractContextManager[Sandbox]:
         return open_box(task)
@@ -202,7 +217,7 @@ def judged(task: Task, open_box: Opener, patch: Patch, options: CounterOptions |
     started = time.monotonic()
     with open_fresh() as fresh:
         verdict = judge.judge(fresh)
-    return Judged(verdict, seconds, time.monotonic() - started)
+    return Judged(verdict, seconds, time.monotonic() - started, cpu)
 
 
 @dataclass
@@ -249,11 +264,14 @@ class Row:
         return sum(len(getattr(judge.verdict.counter_tests, name)) for judge, _ in (*self.first, *self.gold))
 
 
-def ratios(pairs: list[tuple[Judged, Judged]]) -> tuple[float, float]:
-    """Return median seconds by the judge relative to a plain run: in the tests, and in the whole grading."""
-    tests, plain_tests = (statistics.median(pair[side].tests for pair in pairs) for side in (0, 1))
-    whole, plain_whole = (statistics.median(pair[side].whole for pair in pairs) for side in (0, 1))
-    return tests / plain_tests, whole / plain_whole
+COSTS = {"tests": "times the tests", "whole": "times the grading", "cpu": "times the CPU time"}
+"""Attribute of `Judged` that is a cost -> how the totals name it."""
+
+
+def ratios(pairs: list[tuple[Judged, Judged]]) -> list[float]:
+    """Return the median costs by the judge relative to a plain run."""
+    medians = [[statistics.median(getattr(pair[side], cost) for pair in pairs) for side in (0, 1)] for cost in COSTS]
+    return [judge / max(0.01, plain) for judge, plain in medians]
 
 
 def measure(task: Task, open_box: Opener, times: int, variants: int, knowledge: Knowledge) -> Row:
@@ -292,7 +310,7 @@ def print_row(table: LiveTable, row: Row) -> None:
         str(row.found("alarms")),
         str(row.found("unfit")),
         fair,
-        *(f"{tests:.2f}/{whole:.2f}" for tests, whole in costs),
+        *("/".join(f"{cost:.2f}" for cost in found) for found in costs),
         f"{row.gold[-1][1].tests:.2f} s",
         f"{row.task.task_id}  {texts}",
     )
@@ -319,10 +337,8 @@ def print_total(rows: list[Row]) -> None:
         found = [ratios(getattr(row, name)) for row in rows]
         middle = [statistics.median(column) for column in zip(*found, strict=True)]
         most = [max(column) for column in zip(*found, strict=True)]
-        print(
-            f"{name}: {middle[0]:.2f} times the tests, {middle[1]:.2f} times the grading (median); "
-            f"maximum {most[0]:.2f} and {most[1]:.2f}"
-        )
+        said = ", ".join(f"{value:.2f} {what}" for value, what in zip(middle, COSTS.values(), strict=True))
+        print(f"{name}: {said} (median); maximum {', '.join(f'{value:.2f}' for value in most)}")
 
 
 def find_tasks(name: str, match: str, count: int) -> list[tuple[TaskSource, str]]:
