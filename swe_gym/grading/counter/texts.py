@@ -169,7 +169,9 @@ def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, cou
     Wrong work recognises these texts. If all of them were like the original elsewhere, they would tell which text that
     is. So each is like a text that is chosen by chance.
     """
+    played = [Feature("", text.edits) for text in drawn.texts]
     found = [feature for feature in itertools.chain(*itertools.zip_longest(*told)) if feature]
+    found = [feature for feature in found if not _overlaps(feature, played)]
     found.sort(key=lambda feature: feature.rank)
     edits = [rng.sample(feature.edits, len(feature.edits)) for feature in found]
     changed = [
@@ -359,8 +361,8 @@ def _of_result(
     """The features of an expected value, given what wrong work returns; none if that does not help."""
     if change.kind not in VALUED or change.line not in returned:
         return []
-    statement = next(node for node in source.walk(function) if getattr(node, "lineno", 0) == change.line)
-    expected = expected_value(function, source, statement) if isinstance(statement, ast.stmt) else None
+    on_line = [node for node in source.walk(function) if isinstance(node, ast.stmt) and node.lineno == change.line]
+    expected = expected_value(function, source, on_line[0]) if len(on_line) == 1 else None  # else, whose result is it?
     if expected is None:
         return []
     right, wrong = map(ast.literal_eval, returned[change.line])

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import itertools
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from random import Random
 
 import pytest
 
-from swe_gym.grading.counter.changes import changes
+from swe_gym.grading.counter.changes import asserting, changes
 from swe_gym.grading.counter.source import Source, TextEdit, parse
+from swe_gym.grading.counter.texts import draw_texts
 
 HERE = Path(__file__).parents[2]
 SAMPLE = 8
@@ -45,6 +47,22 @@ def test_every_change_gives_another_file_that_parses(path: Path) -> None:
             assert edit.text != source.text(edit.start, edit.end)
             assert len(Source(changed_alone(source, function, edit)).tree.body) == 1
     all_at_once(source, random)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_edits_of_a_text_never_overlap(path: Path) -> None:
+    source = parse(path.read_bytes())
+    random = Random(7)
+    functions = [*source.functions.values()] if source else []
+    for function in random.sample(functions, min(len(functions), SAMPLE)):
+        assert source
+        lines = [statement.lineno for statement in asserting(function, source)]
+        passing = random.sample(lines, random.randint(0, len(lines)))
+        drawn = draw_texts(function, source, random, count=8, passing=passing, room=20)
+        for text in drawn.texts:
+            edits = sorted(text.edits)
+            assert all(before.end <= after.start for before, after in itertools.pairwise(edits))
+            assert len({edit.start for edit in edits}) == len(edits)
 
 
 def changed_alone(source: Source, function: ast.stmt, edit: TextEdit) -> bytes:

@@ -466,3 +466,12 @@ def test_strings_that_a_function_of_the_file_combines_are_changed() -> None:
 def test_words_in_braces_are_changed_unless_they_are_placeholders() -> None:
     assert draw(source_of("assert f() == \"{'one': ['a', 'b']}\""), 1).effective >= COUNT // 2
     assert draw(source_of("assert f() == '{name} {0:>5}'"), 1).effective == 1
+
+
+def test_a_result_of_a_line_with_two_assertions_is_not_taken_for_the_one_of_either() -> None:
+    source = source_of("assert f(1) == 'Alpha beta'; assert f(2) == 'gamma delta'")
+    for seed in range(20):
+        returned = {2: ("'gamma delta'", "'gamma epsilon'")}
+        drawn = draw_texts(source.function(("test",)), source, Random(seed), COUNT, returned=returned)
+        assert ast.dump(Source(source.apply_edits(drawn.common)).tree) == ast.dump(source.tree), "right work passes it"
+        assert drawn.texts
