@@ -142,5 +142,5 @@ def _counter_tests(result: TaskRecord) -> str:
     total = len(result.counter_tests) + len(result.uncovered)
     if not texts:
         return "no test has a counter-test: rewards of this task are not verified"
-    said = ", ".join(f"{tests} of {number} texts" for number, tests in sorted(texts.items(), reverse=True))
-    return f"counter-tests: {len(result.counter_tests)} of {total} ({said})"
+    parts = (f"{tests} with {number} text{'s'[: number - 1]}" for number, tests in sorted(texts.items(), reverse=True))
+    return f"counter-tests for {len(result.counter_tests)} of {total} tests: {', '.join(parts)}"

@@ -10,7 +10,7 @@ def test_invalid_tasks_are_reported_with_reasons(cli, task_file: Path) -> None:
     lines = result.out.splitlines()
     valid = next(place for place, line in enumerate(lines) if line.startswith("valid "))
     assert lines[valid].startswith("valid    larder-overwrite-evicts  gold 1/1, empty 0/1, ")
-    assert lines[valid + 1].startswith("         counter-tests: 5 of 5 (")
+    assert lines[valid + 1].startswith("         counter-tests for 5 of 5 tests: ")
     invalid = next(place for place, line in enumerate(lines) if line.startswith("invalid "))
     assert lines[invalid].startswith("invalid  useless-gold  gold 0/1, empty 0/1, ")
     assert lines[invalid + 1].startswith("         gold does not pass: ")
