@@ -10,8 +10,7 @@ from rich.text import Text
 
 from ..errors import UsageError
 from ..trajectories import Trajectory
-from ..trajectories.exports import EXPORTERS, export_trajectories
-from ..trajectories.imports import IMPORTERS, import_trajectories
+from ..trajectories.formats import EXPORTERS, IMPORTERS, export_trajectories, import_trajectories
 from ..trajectories.run_folder import open_trajectories
 from ..types import JsonObject
 from .common import open_console, print_json

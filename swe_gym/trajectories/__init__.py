@@ -1,7 +1,7 @@
 """The record of episodes: trajectories, and what they look like on disk and as data frames.
 
-`trajectories.run_folder` has the folders of runs, `trajectories.comparison` compares runs, `trajectories.exports` and
-`trajectories.imports` have the formats of other systems.
+`trajectories.run_folder` has the folders of runs, `trajectories.comparison` compares runs, `trajectories.formats` has
+the formats of other systems.
 """
 
 from typing import TYPE_CHECKING

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 from ..errors import UsageError
 from ..trajectories import Trajectory, Turn, Usage, join_record, parse_line, split_record
-from ..trajectories.imports import text_of
+from ..trajectories.formats import text_of
 from ..types import JsonObject
 
 TEXT, AFTER_TEXT = b'"observation": "', b'", "reward": '

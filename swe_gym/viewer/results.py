@@ -13,7 +13,7 @@ from ..files import write_text
 from ..trajectories import Trajectory, Usage, pass_curve
 from ..trajectories.comparison import model_of, source_of, sum_of_known
 from ..trajectories.comparison import summarize as summarize_run
-from ..trajectories.exports import export_trajectories
+from ..trajectories.formats import export_trajectories
 from ..trajectories.run_folder import RunInfo
 from ..types import JsonObject
 from .index import EpisodeRow, RunIndex

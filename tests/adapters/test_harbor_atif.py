@@ -13,9 +13,9 @@ from harbor.models.trajectories import Trajectory as HarborTrajectory
 from harbor.utils.trajectory_validator import TrajectoryValidator
 from trajectory_grammar import as_read, plain, trajectories
 
-from swe_gym.trajectories.exports import export_trajectories
-from swe_gym.trajectories.exports.atif import to_atif
-from swe_gym.trajectories.imports.atif import from_atif
+from swe_gym.trajectories.formats import export_trajectories
+from swe_gym.trajectories.formats.atif_export import to_atif
+from swe_gym.trajectories.formats.atif_import import from_atif
 from swe_gym.trajectories.trajectory import Trajectory
 
 

@@ -15,7 +15,7 @@ from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.rollout.replay import replay_trajectory
 from swe_gym.tasks.file import write_tasks
-from swe_gym.trajectories.exports.rows import to_predictions
+from swe_gym.trajectories.formats.rows import to_predictions
 from swe_gym.trajectories.trajectory import CUT, MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory
 from swe_gym.types import Task
 

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from trajectory_grammar import as_read, plain, trajectories
 
 from swe_gym.errors import UsageError
-from swe_gym.trajectories.exports import export_trajectories
-from swe_gym.trajectories.exports.atif import to_atif
-from swe_gym.trajectories.imports import import_trajectories
-from swe_gym.trajectories.imports.atif import from_atif
+from swe_gym.trajectories.formats import export_trajectories, import_trajectories
+from swe_gym.trajectories.formats.atif_export import to_atif
+from swe_gym.trajectories.formats.atif_import import from_atif
 from swe_gym.trajectories.trajectory import PolicyInfo, Segment, Trajectory, Turn, Usage
 
 # --- our trajectories ---------------------------------------------------------------------------------------

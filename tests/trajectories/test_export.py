@@ -9,11 +9,10 @@ import pytest
 
 from swe_gym.errors import MissingDependency, UsageError
 from swe_gym.tables import write_table
-from swe_gym.trajectories.exports import EXPORTERS, export_trajectories
-from swe_gym.trajectories.exports.chat import conversation, to_preferences, to_sft
-from swe_gym.trajectories.exports.r2e import to_r2e
-from swe_gym.trajectories.exports.rows import to_predictions, to_rows
-from swe_gym.trajectories.imports import import_trajectories
+from swe_gym.trajectories.formats import EXPORTERS, export_trajectories, import_trajectories
+from swe_gym.trajectories.formats.chat import conversation, to_preferences, to_sft
+from swe_gym.trajectories.formats.r2e import to_r2e
+from swe_gym.trajectories.formats.rows import to_predictions, to_rows
 from swe_gym.trajectories.trajectory import PolicyInfo, Segment, Trajectory, Turn, Usage
 from swe_gym.types import ToolSpec, Verdict
 

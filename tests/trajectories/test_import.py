@@ -10,9 +10,8 @@ import pytest
 
 from swe_gym.errors import UsageError
 from swe_gym.tasks.r2e import R2ESource
-from swe_gym.trajectories.exports import export_trajectories
-from swe_gym.trajectories.exports.chat import to_sft
-from swe_gym.trajectories.imports import import_trajectories
+from swe_gym.trajectories.formats import export_trajectories, import_trajectories
+from swe_gym.trajectories.formats.chat import to_sft
 from swe_gym.trajectories.trajectory import Trajectory, Turn
 from swe_gym.viewer.episode import as_page
 
@@ -302,7 +301,7 @@ def test_a_format_may_be_a_function_by_its_dotted_path(tmp_path: Path) -> None:
     path = written(tmp_path / "run.jsonl", {"messages": [{"role": "assistant", "content": "Done."}]})
     named, detected, dotted = (
         list(import_trajectories(path, form))
-        for form in ("messages", "auto", "swe_gym.trajectories.imports.chat:from_messages")
+        for form in ("messages", "auto", "swe_gym.trajectories.formats.chat:from_messages")
     )
     assert named == detected == dotted
 

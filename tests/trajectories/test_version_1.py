@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swe_gym.trajectories.comparison import compare, read_results
-from swe_gym.trajectories.exports import export_trajectories
+from swe_gym.trajectories.formats import export_trajectories
 from swe_gym.trajectories.run_folder import (
     FAILED,
     TRAJECTORIES,

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from ...actions import render_call
 from ...types import Frozen, JsonObject, ToolCall
-from ..atif import (
+from ..trajectory import PolicyInfo, Segment, Trajectory, Turn, Usage
+from .atif import (
     OURS,
     WRITTEN,
     AtifAgent,
@@ -24,7 +25,6 @@ from ..atif import (
     SubagentRef,
     text_of_content,
 )
-from ..trajectory import PolicyInfo, Segment, Trajectory, Turn, Usage
 from .chat import tool_spec
 
 KEPT = "atif"

@@ -1,12 +1,14 @@
-"""Import of trajectories of other systems: to read, compare and train on.
+"""Trajectories in the formats of other programs: one module per format, which writes, reads, or both.
 
-What the other system did not record stays empty. `env` is empty, so imported trajectories cannot be replayed.
+Every exporter is a pure function. None passes on `Trajectory.verdict` or `Trajectory.failure`, which only the owner of
+a run may see. What another system did not record stays empty. `env` is empty, so imported trajectories cannot be
+replayed.
 """
 
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +18,13 @@ from ...errors import UsageError, wrong_fields
 from ...files import whole_lines
 from ...registry import Registry
 from ...registry import load as _load
-from ...tables import scan_table
+from ...tables import SUFFIXES, scan_table, write_table
 from ...types import JsonObject
-from ..atif import with_files
 from ..records import kind_of, parse_line
 from ..trajectory import Trajectory
+from .atif import with_files
+from .atif_export import write_documents
+from .rows import encodable, row_schema
 
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .chat import text_of as text_of
@@ -31,7 +35,65 @@ else:
         return _load(__name__, name)
 
 
-__all__ = ["IMPORTERS", "Importer", "import_trajectories", "text_of"]
+__all__ = [
+    "EXPORTERS",
+    "IMPORTERS",
+    "Exporter",
+    "Importer",
+    "export_trajectories",
+    "import_trajectories",
+    "text_of",
+]
+
+Exporter = Callable[[Iterable[Trajectory]], Iterator[JsonObject]]
+"""Turns trajectories into rows of JSON data."""
+
+EXPORTERS = Registry[Exporter](
+    "export format",
+    {
+        "swe-gym": "swe_gym.trajectories.formats.rows:as_they_are",
+        "rows": "swe_gym.trajectories.formats.rows:to_rows",
+        "r2e": "swe_gym.trajectories.formats.r2e:to_r2e",
+        "atif": "swe_gym.trajectories.formats.atif_export:to_atif",
+        "sft": "swe_gym.trajectories.formats.chat:to_sft",
+        "preferences": "swe_gym.trajectories.formats.chat:to_preferences",
+        "swebench": "swe_gym.trajectories.formats.rows:to_predictions",
+    },
+    group="swe_gym.exporters",
+)
+
+
+def export_trajectories(trajectories: Iterable[Trajectory], to: str, path: str | os.PathLike[str]) -> int:
+    """Write trajectories to a file in another format.
+
+    Args:
+        trajectories: The trajectories; they are read once, one by one.
+        to: A name of `EXPORTERS`, or "module:function".
+        path: A `.jsonl` or `.json` file; for the format "rows", or any other with flat rows, also `.parquet`. For
+            "atif", a `.json` file may be one document, and a name without a suffix is a folder of such files.
+
+    Returns:
+        The number of rows. If it is 0 or an error is raised, an existing file stays as it was.
+
+    Raises:
+        UsageError: The format or the suffix is unknown.
+        MissingDependency: A parquet file needs the extra "parquet".
+    """
+    exporter = EXPORTERS.load(to)
+    target = Path(path)
+    if to == "atif" and target.suffix != ".jsonl":
+        return write_documents(exporter(trajectories), target)
+    if target.suffix not in SUFFIXES:
+        raise UsageError(f"{target}: the file name must end in {', '.join(SUFFIXES)}")
+    rows = iter(exporter(trajectories))
+    first = next(rows, None)
+    if first is None:
+        return 0
+    rows = itertools.chain([first], rows)
+    if target.suffix != ".parquet":
+        return write_table(rows, target)
+    return write_table(map(encodable, rows), target, schema=row_schema() if "turns" in first else None)
+
 
 MOST_CHARS = 300
 """Characters of an error that are shown: some errors repeat the whole row."""
@@ -42,11 +104,11 @@ Importer = Callable[[JsonObject, str], Trajectory]
 IMPORTERS = Registry[Importer](
     "import format",
     {
-        "swe-gym": "swe_gym.trajectories.imports:from_swe_gym",
-        "r2e": "swe_gym.trajectories.imports.r2e:from_r2e",
-        "atif": "swe_gym.trajectories.imports.atif:from_atif",
-        "debug-gym": "swe_gym.trajectories.imports.debug_gym:from_debug_gym",
-        "messages": "swe_gym.trajectories.imports.chat:from_messages",
+        "swe-gym": "swe_gym.trajectories.formats.rows:from_swe_gym",
+        "r2e": "swe_gym.trajectories.formats.r2e:from_r2e",
+        "atif": "swe_gym.trajectories.formats.atif_import:from_atif",
+        "debug-gym": "swe_gym.trajectories.formats.debug_gym:from_debug_gym",
+        "messages": "swe_gym.trajectories.formats.chat:from_messages",
     },
     group="swe_gym.importers",
 )
@@ -120,11 +182,6 @@ def _holds_records(path: Path) -> bool:
     """Return whether a file is a trajectory file already."""
     lines = whole_lines(path) if path.suffix == ".jsonl" and path.is_file() else ()
     return any(kind_of(parse_line(line)) == "header" for _, line in itertools.islice(lines, 1))
-
-
-def from_swe_gym(row: JsonObject, name: str) -> Trajectory:  # noqa: ARG001  the row names its task
-    """Return the trajectory of a row in swe_gym's own format."""
-    return Trajectory.from_lines([row])
 
 
 def _problem(error: Exception) -> str:

@@ -21,6 +21,11 @@ def as_they_are(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
         yield trajectory.without_oracle().model_dump()
 
 
+def from_swe_gym(row: JsonObject, name: str) -> Trajectory:  # noqa: ARG001  the row names its task
+    """Return the trajectory of a row in swe_gym's own format."""
+    return Trajectory.from_lines([row])
+
+
 def to_rows(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield flat rows with one type per column. Free-form fields (`env`, `info`, `messages`, ...) are JSON text."""
     for one in trajectories:

@@ -13,8 +13,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from ..errors import wrong_fields
-from ..types import Frozen, JsonObject
+from ...errors import wrong_fields
+from ...types import Frozen, JsonObject
 
 WRITTEN = "ATIF-v1.7"
 """Version that is written."""
