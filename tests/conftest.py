@@ -39,7 +39,8 @@ examples = int(os.environ.get("SWE_GYM_EXAMPLES", "100"))  # of tests that set n
 hypothesis.settings.register_profile("untimed", deadline=None, max_examples=examples)  # no test measures time
 hypothesis.settings.load_profile("untimed")
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would clients
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore both, and so would clients
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_xdist_auto_num_workers() -> int:

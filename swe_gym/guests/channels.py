@@ -1,9 +1,9 @@
 """Both ends of channels between two sandboxes: a program that tries to send a bit past their walls.
 
-Arguments: an order, a channel (of devices: "devices:CHANNEL"), a number and a token. `send` signals until it is killed,
-and prints its process id once it does. `clear` kills it and removes what it leaves. `receive` prints, as JSON, numbers
-by name that a signal would change. Each number is another signal on the same channel; the token is a name that both
-ends know.
+Arguments: an order, channels with commas between them (of devices: "devices:CHANNEL"), a number and a token. `send`
+starts a process for each channel, which signals until it is killed, and prints their ids, with commas, once they do.
+`clear` kills them and removes what they leave. `receive` prints, as JSON, numbers by channel and name that a signal
+would change. Each number is another signal on the same channel; the token is a name that both ends know.
 """
 
 import ctypes
@@ -388,13 +388,20 @@ CHANNELS = {
 }  # type: dict[str, tuple[Send, Receive, Send]]
 
 
+def choose(channel: str) -> "tuple[Send, Receive, Send]":
+    """Return what sends, receives and clears; from now on `places` are those of this channel."""
+    *scope[:], name = channel.split(":")
+    return CHANNELS[name]
+
+
 def send(channel: str, number: int, token: str) -> int:
     """Start a process that signals; return its id once it does."""
+    start = choose(channel)[0]
     ready, started = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            further = CHANNELS[channel][0](number, token)
+            further = start(number, token)
             os.write(started, b"1")
             while True:
                 (further or signal.pause)()
@@ -411,17 +418,18 @@ def clear(channel: str, number: int, token: str, sender: int) -> None:
     os.kill(sender, signal.SIGKILL)
     while not failed(lambda: os.kill(sender, 0)):
         select.select([], [], [], 0.001)
-    CHANNELS[channel][2](number, token)
+    choose(channel)[2](number, token)
 
 
-def main(order: str, channel: str, number: str, token: str, *sender: str) -> None:
-    *scope[:], channel = channel.split(":")
+def main(order: str, names: str, number: str, token: str, senders: str = "") -> None:
+    channels = names.split(",")
     if order == "send":
-        sys.stdout.write(str(send(channel, int(number), token)))
+        sys.stdout.write(",".join(str(send(channel, int(number), token)) for channel in channels))
     elif order == "receive":
-        sys.stdout.write(json.dumps(CHANNELS[channel][1](int(number), token)))
+        sys.stdout.write(json.dumps({channel: choose(channel)[1](int(number), token) for channel in channels}))
     else:
-        clear(channel, int(number), token, int(sender[0]))
+        for channel, sender in zip(channels, senders.split(",")):  # noqa: B905  Python 3.6
+            clear(channel, int(number), token, int(sender))
 
 
 if __name__ == "__main__":

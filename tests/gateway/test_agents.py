@@ -337,7 +337,7 @@ def test_a_kit_without_npm_names_its_packages(
     agent: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing is built yet
+    monkeypatch.setenv("SWE_GYM_CACHE", str(tmp_path))  # nothing is built yet
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     with pytest.raises(MissingDependency, match=f"installs .*{package}"):
         build_kit(make_agent(agent).kit)

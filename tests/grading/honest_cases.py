@@ -408,7 +408,7 @@ case(
 )
 case(
     "hypothesis",
-    "from hypothesis import given, settings, strategies as st, example\nfrom lib import f\n\n@given(st.integers())\n@settings(max_examples=15, database=None)\ndef test_a(n):\n    assert f(n) == n + n\n    assert f(1) == 2\n\n@settings(max_examples=15, database=None, deadline=None)\n@given(st.text(), st.lists(st.integers()))\n@example('a', [1])\ndef test_b(s, l):\n    assert f(s) == s + s and f(l) == l + l\n    assert f('x') == 'xx'\n",
+    "from string import ascii_letters\nfrom hypothesis import given, settings, strategies as st, example\nfrom lib import f\n\n@given(st.integers())\n@settings(max_examples=15, database=None, deadline=None)\ndef test_a(n):\n    assert f(n) == n + n\n    assert f(1) == 2\n\n@settings(max_examples=15, database=None, deadline=None)\n@given(st.text(ascii_letters), st.lists(st.integers()))\n@example('a', [1])\ndef test_b(s, l):\n    assert f(s) == s + s and f(l) == l + l\n    assert f('x') == 'xx'\n",
     slow=True,
 )
 case(
