@@ -7,6 +7,7 @@ tests that run the function, says how they ended, and dies. Then the session goe
 import contextlib
 import gc
 import os
+import select
 import shutil
 import signal
 import sys
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 REAL: "dict[str, str]" = {}
 
+PATIENCE = 4
+"""Time limit of a twin by the clock, as a multiple of its CPU time limit: a busy machine lets it wait."""
+
 
 def real(path: str) -> str:
     """Return the real path, with a cache: each of thousands of tests asks."""
@@ -46,7 +50,7 @@ class Twins(object):
     Args:
         link: Link to the keeper.
         known: `groups`, each with `places` and `callers` (pairs of path and names); `deadline` of a twin in
-            seconds; `only`, the places of the only tests to run, or None.
+            seconds of CPU time; `only`, the places of the only tests to run, or None.
         workdir: The workspace.
     """
 
@@ -124,7 +128,6 @@ class Twins(object):
         sys.stdout.flush(), sys.stderr.flush()
         out, into = os.pipe()
         before = Entries()
-        end = time.monotonic() + self._deadline
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # threads are not copied
             pid = os.fork()
@@ -136,8 +139,11 @@ class Twins(object):
             finally:
                 os._exit(0)
         os.close(into)
+        end = time.monotonic() + PATIENCE * self._deadline
         try:
-            said = receive(out, end) or {"ends": {}, "error": "hung" if time.monotonic() >= end else "died"}
+            hangs = not answers(out, pid, self._deadline, end)
+            said = None if hangs else receive(out, end)
+            said = said or {"ends": {}, "error": "hung" if hangs or time.monotonic() >= end else "died"}
         except Exception:  # noqa: BLE001  nonsense: code of the work wrote into the pipe
             said = {"ends": {}, "error": "nonsense"}
         os.close(out)
@@ -259,6 +265,33 @@ def place_of_function(module: types.ModuleType, name: str) -> Place:
 
 
 # --- the process ----------------------------------------------------------------------------------------------------
+
+
+def answers(out: int, pid: int, limit: float, end: float) -> bool:
+    """Wait until a process writes into a pipe or closes it. Return False if its CPU time or the clock runs out before.
+
+    Args:
+        out: The end of the pipe to read from.
+        pid: The process, a child of this one.
+        limit: Its CPU time limit in seconds.
+        end: The latest monotonic time.
+    """
+    left = limit
+    while left > 0:
+        if select.select([out], [], [], min(max(left, 0.01), max(0, end - time.monotonic())))[0]:
+            return True
+        if time.monotonic() >= end:
+            return False
+        left = limit - cpu_seconds(pid)
+    return False
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a child, without its own children; 0 if the kernel does not tell."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # the kernel's number of the clock of a process
+    except OSError:
+        return 0.0
 
 
 def silence() -> None:

@@ -1,13 +1,17 @@
-"""Texts of counter-tests are compiled as pytest compiles the test's file, whatever its version."""
+"""Texts of counter-tests are compiled as pytest compiles the test's file, whatever its version; twins have limits."""
 
 import ast
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.assertion import rewrite
 
-from swe_gym.guests.twins import SwapError, Twins, compiled
+from swe_gym.guests.twins import SwapError, Twins, answers, compiled
 
 TEXT = "def test_a():\n    assert 1 == 1\n"
 
@@ -50,3 +54,26 @@ def test_a_text_that_cannot_be_compiled_does_not_end_the_session(
     monkeypatch.setattr(rewrite, "rewrite_asserts", fails)
     with pytest.raises(SwapError, match="cannot be compiled: AttributeError"):
         twins._swap(0, [TEXT])
+
+
+@pytest.mark.parametrize(
+    ("program", "limit", "clock", "found"),
+    [
+        ("pass", 60.0, 60.0, True),
+        ("while True: pass", 0.2, 600.0, False),
+        ("import time; time.sleep(0.5)", 0.4, 60.0, True),
+        ("input()", 60.0, 0.1, False),
+    ],
+    ids=["ends", "loops", "waits longer than its CPU time limit", "hangs"],
+)
+def test_a_twin_is_limited_by_its_cpu_time_and_less_by_the_clock(
+    program: str, limit: float, clock: float, found: bool
+) -> None:
+    out, into = os.pipe()
+    command = [sys.executable, "-I", "-S", "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(into,)) as child, os.fdopen(out):
+        os.close(into)
+        try:
+            assert answers(out, child.pid, limit, time.monotonic() + clock) is found
+        finally:
+            child.kill()
