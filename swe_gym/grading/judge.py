@@ -42,6 +42,9 @@ FAST_ENOUGH = 0.5
 RETRY, RETRY_SECONDS = 4.0, 3.0
 """Time limit of the second try after a timeout: this many times the time of the gold patch, plus seconds."""
 
+CUT_OFF = frozenset({"hung", "died"})
+"""Errors of twins for which a busy machine may be to blame, not the work."""
+
 MOST_RESTARTS = 2
 """Runs without twins of what they cannot play, as gold shows, before there are no twins at all."""
 
@@ -140,6 +143,7 @@ class Judge:
         self._unfit: dict[str, str] = {}
         self._refuted: set[str] = set()
         self._unproven: set[str] = set()
+        self._repeated = False
 
     def judge(self, fresh: Sandbox) -> Verdict:
         """Return the verdict on the work. The first run uses up `fresh`.
@@ -338,6 +342,8 @@ class Judge:
     def _check(self, run: GradedRun) -> set[int]:
         """Look for what contradicts a run of right work, and confirm it with the gold patch.
 
+        Work whose twins were cut off runs once more, with the same texts: other texts would be another chance to guess.
+
         Returns:
             The groups that twins cannot play with the gold patch either.
         """
@@ -345,6 +351,10 @@ class Judge:
         if not doubts or not self._may_earn(doubts.failed):
             return set()
         confirmed, shared = self._confirm(run, doubts)
+        if confirmed.failed and not confirmed.passed and self._is_cut_off(run) and not self._repeated:
+            self._repeated = True
+            self._again(())
+            return self._check(self._plain)
         self._alarms |= {test: "+".join(kinds) for test, kinds in confirmed.passed.items()}
         self._unfit |= {test: "+".join(kinds) for test, kinds in shared.passed.items()}
         self._refuted |= confirmed.failed.keys()
@@ -387,6 +397,11 @@ class Judge:
             return True
         ends = match_tests(group.tests, played[group.original].statuses).statuses
         return any(status is not TestStatus.PASSED for status in ends.values())
+
+    def _is_cut_off(self, run: GradedRun) -> bool:
+        """Whether twins hung or died, and none of the others contradicts right work."""
+        ends = (end for number in run.twins for end in run.played(number).values())
+        return any(end.error in CUT_OFF for end in ends) and not self._has_lost(run)
 
     def _confirm(self, run: GradedRun, doubts: Doubts) -> tuple[Doubts, Doubts]:
         """Repeat a run with the gold patch. Return the doubts that gold does not share, and those that it does.

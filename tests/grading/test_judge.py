@@ -455,6 +455,35 @@ def test_no_work_is_judged_on_a_machine_on_which_the_gold_patch_times_out_too(wo
     assert all(sandbox.closed for sandbox in small.opened)
 
 
+CUT_OFF = """
+import os
+SESSION = os.getpid()
+def f(x=None):
+    if os.getpid() != SESSION and os.path.exists("slow"):
+        {}
+    return x + 1
+"""
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "while True: pass"], ids=["die", "hang"])
+@pytest.mark.parametrize(("slow", "runs"), [(1, 2), (2, 4)], ids=["once", "with the gold patch too"])
+def test_right_work_whose_twins_were_cut_off_gets_its_reward(end: str, slow: int, runs: int) -> None:
+    small = Starved(
+        CUT_OFF.format(end), THREE_UNITTEST, ("test_a", "test_b"), command=UNITTEST, timeout=10.0, slow=slow
+    )
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert verdict.counter_tests.runs == runs
+
+
+def test_work_that_always_ends_its_twins_runs_twice_and_is_refused() -> None:
+    small = three("unittest")
+    work = CUT_OFF.format("os._exit(3)").replace(' and os.path.exists("slow")', "")
+    verdict = small.judge(work)
+    assert_refused(verdict, small)
+    assert verdict.counter_tests.runs == 2
+
+
 @pytest.mark.parametrize("grader", ["tests", "exit_code"])
 def test_right_work_that_timed_out_once_gets_its_reward(grader: str) -> None:
     small = starved(1, grader=grader)
