@@ -441,12 +441,58 @@ class Healthcheck(Frozen):
     retries: int = Field(default=3, ge=1, le=1000)
 
 
+class CollectHook(Hidden):
+    """A command that runs in the policy's sandbox once the work has ended. Its failure has no consequence.
+
+    Attributes:
+        command: Command line.
+        timeout: Seconds that it may take.
+        user: User that runs it, by name or number; see `RewardScript.user`.
+    """
+
+    command: str
+    timeout: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    user: str | None = None
+
+
+class Artifact(Hidden):
+    """A file or folder that is copied from the policy's sandbox to the verifier's. It may be missing.
+
+    Attributes:
+        path: Absolute path, in both sandboxes.
+        exclude: Patterns of `tar --exclude` for files of a folder that are left out.
+    """
+
+    path: str = Field(pattern=r"^/[^\x00]*$")
+    exclude: tuple[str, ...] = ()
+
+
+class VerifierSandbox(Hidden):
+    """A sandbox of its own for the script that judges the work. It sees nothing of the policy's but the artifacts.
+
+    Attributes:
+        image: Container image.
+        workdir: Folder in which the script runs.
+        env: Variables of its commands.
+        needs: Demands on it.
+        artifacts: Files and folders of the policy's sandbox that it gets.
+    """
+
+    image: str
+    workdir: str
+    env: dict[str, str] = {}
+    needs: SandboxNeeds = SandboxNeeds()
+    artifacts: tuple[Artifact, ...] = ()
+
+
 class RewardScript(Hidden):
-    """An evaluation by a script that writes a reward, in the sandbox in which the policy worked.
+    """An evaluation by a script that writes a reward, in the sandbox in which the policy worked or in another one.
 
     Attributes:
         script: Path of the script. It runs in the workdir, after the policy's work has ended.
         files: Hidden files, which are added before the script runs: absolute path -> content.
+        collect: Commands that run in the policy's sandbox before that.
+        verifier: Sandbox in which the script runs; None is the policy's.
         rewards: Folder in which the script writes `reward.txt` or `reward.json`.
         env: Variables of the script.
         user: User that runs the script, by name or number; None is the user of the sandbox's commands. Any other needs
@@ -460,6 +506,8 @@ class RewardScript(Hidden):
     kind: Literal["reward"] = "reward"
     script: str = "/tests/test.sh"
     files: dict[str, FileContent] = {}
+    collect: tuple[CollectHook, ...] = ()
+    verifier: VerifierSandbox | None = None
     rewards: str = "/logs/verifier"
     env: dict[str, str] = {}
     user: str | None = None
@@ -594,7 +642,7 @@ class Oracle(Hidden):
 
     @property
     def in_place(self) -> RewardScript | None:
-        """The script that judges the policy's own sandbox; None if a patch is judged in fresh ones."""
+        """The script that judges what is in the policy's sandbox; None if a patch is judged in fresh ones."""
         return self.evaluation if isinstance(self.evaluation, RewardScript) and not self.own_grader else None
 
     @property
@@ -653,9 +701,17 @@ class Task(Frozen):
     oracle: Oracle = Field(default=Oracle(), repr=False)
 
     def in_image(self, image: str) -> Self:
-        """Return the task with an image that holds its code and its Python environment."""
+        """Return the task with an image that holds its code and its Python environment. Its verifier's is built too."""
         needs = self.needs.model_copy(update={"build": None})
-        return self.model_copy(update={"image": image, "workspace": None, "python": None, "needs": needs})
+        oracle, script = self.oracle, self.oracle.in_place
+        if script and script.verifier:
+            built = script.verifier.model_copy(
+                update={"needs": script.verifier.needs.model_copy(update={"build": None})}
+            )
+            oracle = oracle.model_copy(update={"evaluation": script.model_copy(update={"verifier": built})})
+        return self.model_copy(
+            update={"image": image, "workspace": None, "python": None, "needs": needs, "oracle": oracle}
+        )
 
     @model_serializer(mode="wrap")
     def _brief(self, write: SerializerFunctionWrapHandler) -> JsonObject:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from ..envs import task_spec
+from ..envs import task_spec, verifier_spec
 from ..errors import MissingDependency, SandboxError, TaskError
 from ..files import write_text
 from ..sandboxes import SandboxSpec, default_image, open_sandbox
@@ -152,6 +152,8 @@ def build(
     def one(name: str) -> None:
         task = tasks.get(name)
         image = build_image(task_spec(task, {}), base, name=f"task-{task.task_id}", base_url=engine)
+        if (verifier := verifier_spec(task, {})) and verifier.build:
+            build_image(verifier, base, name=task.task_id, base_url=engine)
         built[name] = task.in_image(image)
 
     names = list(matching(tasks, match))
@@ -276,7 +278,7 @@ def ags(
 def count_images(
     source: str, options: list[str] | None, match: str, default: str | None, *, built: bool = True
 ) -> Counter[str]:
-    """Return image -> number of tasks that need it, in the order of the tasks.
+    """Return image -> number of tasks that need it, verifiers' images included, in the order of the tasks.
 
     Args:
         source: Name of the source.
@@ -295,7 +297,12 @@ def count_images(
     if unfit := len(found) - len(fit):
         text = f"skipped {unfit} of {len(found)} tasks: they have requirements and no image."
         typer.echo(f"{text} Build one: swe-gym images build", err=True)
-    return Counter(task.image or default or default_image(task.python) for task in fit)
+    needed = Counter(task.image or default or default_image(task.python) for task in fit)
+    for task in fit:
+        verifier = verifier_spec(task, {})
+        if verifier and verifier.image != task.image and (built or not verifier.build):
+            needed[str(verifier.image)] += 1
+    return needed
 
 
 def _connect(engine: str | None) -> "APIClient":

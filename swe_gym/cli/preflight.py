@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..cache import check_room
-from ..envs import task_spec
+from ..envs import task_spec, verifier_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway import kit_bytes
 from ..gateway.agents import check_network, make_agent
@@ -97,12 +97,14 @@ def check_sandboxes(
         UsageError: It cannot, or its service does not answer.
         SandboxStartError: Its engine does not answer, its disk is full, or an image does not exist.
     """
-    kind, specs = load_backend(backend), [task_spec(task, options) for task in tasks]
-    for task, spec in zip(tasks, specs, strict=True):
-        try:
-            kind.for_spec(spec)
-        except Unsupported as error:
-            raise UsageError(f"backend {backend!r} cannot run task {task.task_id}: {error}") from error
+    kind, specs = load_backend(backend), []
+    for task in tasks:
+        for spec in filter(None, (task_spec(task, options), verifier_spec(task, options))):
+            try:
+                kind.for_spec(spec)
+            except Unsupported as error:
+                raise UsageError(f"backend {backend!r} cannot run task {task.task_id}: {error}") from error
+            specs.append(spec)
     return check_backend(kind, specs, executor)
 
 

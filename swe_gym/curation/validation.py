@@ -15,7 +15,7 @@ from ..errors import DiffError, GradingError, MissingInterpreter, SandboxError, 
 from ..files import append_lines
 from ..grading import CounterOptions, apply_diff, grade
 from ..grading.counter import NATURAL, Scope
-from ..grading.in_place import grade_in_place, run_solution
+from ..grading.in_place import run_solution
 from ..rollout import DriverLink, EpisodePool, Executor, Job
 from ..rollout.executors import open_executor
 from ..tasks import TaskRecord, TaskSource, digest, read_records
@@ -146,7 +146,7 @@ def _judge(group: SandboxGroup, *, solved: bool, counter: CounterOptions) -> tup
         where = {"isolation": sandbox.capabilities.isolation, "image": sandbox.image_digest}
         if solved:
             run_solution(group.task, sandbox)
-        return grade_in_place(group.task, sandbox), where
+        return group.judge_in_place(sandbox), where
     finally:
         group.drop(sandbox)
 

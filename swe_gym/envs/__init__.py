@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .episode import ShownTurn as ShownTurn
     from .group import SandboxGroup as SandboxGroup
     from .group import task_spec as task_spec
+    from .group import verifier_spec as verifier_spec
     from .registration import make_env as make_env
     from .registration import register_families as register_families
     from .registration import register_tasks as register_tasks

@@ -12,10 +12,11 @@ from typing import NamedTuple, Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxStartError
 from ..grading import Patch, apply_start, hidden_places, list_work, seal_workspace, take_patch
-from ..grading.in_place import begin_in_place
+from ..grading.in_place import begin_in_place, begin_verifier, collect, grade_in_place
+from ..grading.in_place.artifacts import put_artifacts, take_artifacts
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool, WarmSandbox, gate, load_backend, make_spec
 from ..threads import in_thread
-from ..types import JsonObject, Task
+from ..types import JsonObject, Task, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,25 @@ def task_spec(task: Task, options: JsonObject, mounts: Mapping[str, str] | None 
     return make_spec(base, options)
 
 
+OF_THE_POLICY = ("image", "workspace", "python", "workdir", "user", "build", "mounts")
+"""Fields of a user's `sandbox_options` that a verifier's own sandbox does not take."""
+
+
+def verifier_spec(task: Task, options: JsonObject) -> SandboxSpec | None:
+    """Return the spec of the sandbox of the task's verifier; None if it has none of its own.
+
+    Raises:
+        UsageError: An option is unknown.
+    """
+    script = task.oracle.in_place
+    verifier = script.verifier if script else None
+    if verifier is None:
+        return None
+    shared = {name: value for name, value in options.items() if name not in OF_THE_POLICY}
+    own = {name: getattr(verifier, name) for name in ("image", "workdir", "env", "needs")}
+    return task_spec(task.model_copy(update={**own, "workspace": None}), shared)
+
+
 class SandboxGroup:
     """Sandboxes of one task that are closed together. `close` works from any thread, even while one starts.
 
@@ -83,6 +103,7 @@ class SandboxGroup:
         self._kind = load_backend(backend)
         self.spec = task_spec(task, options, mounts)
         self._fresh_spec = task_spec(task, options)
+        self._verifier_spec = verifier_spec(task, options)
         self._sandboxes: list[Sandbox] = []
         self._closing: list[Future[None]] = []
         self._waiting = 0  # how many grading sandboxes may wait, over all processes
@@ -99,6 +120,8 @@ class SandboxGroup:
             TaskError: The task's workspace or Python environment cannot be built, or its image cannot be sealed.
             Unsupported: The task is judged in place, and the sandbox has no root folder of its own.
         """
+        if self._verifier_spec is not None:
+            self._kind.for_spec(self._verifier_spec)  # refuses what the backend cannot do
         return self._seal(self._take_warm() or self._start_twice(self.spec))
 
     @contextlib.contextmanager
@@ -120,6 +143,27 @@ class SandboxGroup:
         else:
             seal_workspace(self.task, sandbox)
         return sandbox
+
+    def judge_in_place(self, sandbox: Sandbox) -> Verdict:
+        """Grade what a policy left in its sandbox by the task's script. A verifier of its own gets the artifacts only.
+
+        Raises:
+            NoReward: The script gave no reward; see `grade_in_place`.
+            TaskError: The verifier's sandbox cannot be prepared.
+            SandboxError: A sandbox failed.
+        """
+        collect(self.task, sandbox)
+        if self._verifier_spec is None:
+            return grade_in_place(self.task, sandbox)
+        artifacts = take_artifacts(self.task, sandbox)
+        self.drop(sandbox).result()  # before the next one starts, as in Harbor
+        verifier = self._start_twice(self._verifier_spec)
+        try:
+            begin_verifier(self.task, verifier)
+            put_artifacts(self.task, artifacts, verifier)
+            return grade_in_place(self.task, verifier)
+        finally:
+            self.drop(verifier)
 
     def open(self) -> Sandbox:
         """Start a grading sandbox: the task's starting state. A retryable failure is retried once.

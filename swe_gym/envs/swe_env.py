@@ -29,7 +29,7 @@ from ..errors import (
     unknown_name,
 )
 from ..grading import GRADERS, REWARDS, CounterOptions, Patch, grade, signs_in_call, signs_in_work
-from ..grading.in_place import NoReward, blame, grade_in_place
+from ..grading.in_place import NoReward, blame
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..tasks import LocalSource, TaskRecord, TaskSource, check_source, doubt, read_records
@@ -668,13 +668,13 @@ class SweEnv(ToolEnv):
             self._release(episode)
 
     def _judge_in_place(self, episode: EpisodeState) -> Verdict:
-        """Grade the policy's sandbox. If the task's script gives no reward there, see whether it does elsewhere."""
+        """Grade the policy's sandbox. If the task's script gives it no reward, see whether it does for the solution."""
         try:
-            return grade_in_place(episode.task, episode.sandbox)
+            return episode.group.judge_in_place(episode.sandbox)
         except NoReward as failure:
             episode.group.drop(episode.sandbox).result()  # nothing of the work may slow the other one down
             with episode.group.another() as fresh:
-                return blame(episode.task, failure, fresh)
+                return blame(episode.task, failure, fresh, episode.group.judge_in_place)
 
     def _judge_patch(self, episode: EpisodeState) -> Verdict:
         """Take the work out of the policy's sandbox, close it, and grade the work in fresh ones."""

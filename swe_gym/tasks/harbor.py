@@ -1,7 +1,7 @@
 """Harbor task folders: `task.toml`, `instruction.md`, an image, a solution, and tests that write a reward.
 
-Such a task is judged as Harbor does it: its own script runs in the sandbox in which the policy worked, and the reward
-that it writes is believed.
+Such a task is judged as Harbor does it: its own script runs in the sandbox in which the policy worked, or in one that
+gets files from it, and the reward that it writes is believed.
 """
 
 import re
@@ -12,10 +12,22 @@ from ..dockerfile import Dockerfile
 from ..errors import TaskError, UsageError
 from ..task_folder import TaskFolder
 from ..toml import resolve_variables
-from ..types import FileContent, Healthcheck, ImageBuild, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
+from ..types import (
+    Artifact,
+    CollectHook,
+    FileContent,
+    Healthcheck,
+    ImageBuild,
+    JsonObject,
+    Oracle,
+    RewardScript,
+    SandboxNeeds,
+    Task,
+    VerifierSandbox,
+)
 from .base import ListedSource
 from .dataset import facts, task_name
-from .harbor_config import HarborConfig, is_root, read_config
+from .harbor_config import Environment, HarborConfig, NetworkMode, is_root, read_config
 
 CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 """A line at the start of an instruction that Harbor does not show."""
@@ -68,11 +80,13 @@ class HarborSource(ListedSource[Path]):
         folder = TaskFolder(item)
         place = str(item / "task.toml")
         config = read_config(folder.text("task.toml"), place)
-        for name in PLAYED_BY_HARBOR:
+        services = ("tests/docker-compose.yaml",) if config.verifier.separate else ()
+        for name in (*PLAYED_BY_HARBOR, *services):
             if folder.has(name):
                 raise TaskError(f"{item}: {name}: not supported. Play this task with Harbor")
         dockerfile = Dockerfile(folder)
         image, build = self._image_of(config, dockerfile, task_id)
+        needs = _needs_of(config.environment, config.agent_mode, _added_files(config, folder))
         metadata = config.metadata
         tags = metadata.get("tags")
         return Task(
@@ -84,18 +98,21 @@ class HarborSource(ListedSource[Path]):
             difficulty=str(metadata.get("difficulty", "")),
             tags=tuple(map(str, tags)) if isinstance(tags, list) else config.task.keywords,
             metadata=_metadata(config),
-            needs=_needs(config, folder).model_copy(update={"build": build}),
+            needs=needs.model_copy(update={"user": "root" if is_root(config.agent.user) else None, "build": build}),
             time_limit=config.agent.timeout_sec,
             oracle=Oracle(
                 gold_patch=_gold(folder),
-                evaluation=self._script_of(config, folder, place),
+                evaluation=self._script_of(config, folder, place, task_id),
                 timeout=config.verifier.timeout_sec,
             ),
         )
 
-    def _script_of(self, config: HarborConfig, folder: TaskFolder, place: str) -> RewardScript:
-        tests = folder.tree("tests")
-        if "test.sh" not in tests:
+    def _script_of(self, config: HarborConfig, folder: TaskFolder, place: str, task_id: str) -> RewardScript:
+        verifier, bundled = None, False
+        if config.verifier.separate:
+            verifier, bundled = self._verifier_of(config, folder, place, task_id)
+        tests = {} if bundled else folder.tree("tests")
+        if "test.sh" not in tests and not bundled:
             raise TaskError(f"file not found: {folder.path}/tests/test.sh")
         solution = folder.tree("solution")
         if "patch.diff" in solution and "solve.sh" not in solution:
@@ -103,13 +120,53 @@ class HarborSource(ListedSource[Path]):
         return RewardScript(
             script="/tests/test.sh",
             files={f"/tests/{name}": file for name, file in tests.items()},
+            collect=tuple(
+                CollectHook(command=hook.command, timeout=hook.timeout_sec, user=_user(hook.user))
+                for hook in config.verifier.collect
+            ),
+            verifier=verifier,
             env=_fill_in(config.verifier.env, self._variables, f"{place}: verifier.env"),
-            user=None if config.verifier.user is None else str(config.verifier.user),
+            user=_user(config.verifier.user),
             healthcheck=_healthcheck(config),
             solve="/solution/solve.sh" if "solve.sh" in solution else "",
             solution={f"/solution/{name}": file for name, file in solution.items()},
             solution_env=_fill_in(config.solution.env, self._variables, f"{place}: solution.env"),
         )
+
+    def _verifier_of(
+        self, config: HarborConfig, folder: TaskFolder, place: str, task_id: str
+    ) -> tuple[VerifierSandbox, bool]:
+        """Return the verifier's own sandbox, and whether its image holds the tests.
+
+        As in Harbor, that is an image that `verifier.environment` names, or one built from `tests/`; else it is the
+        policy's image, and the tests are added.
+        """
+        environment, own = config.verifier_environment, config.verifier.environment
+        table = "environment" if own is None else "verifier.environment"
+        dockerfile, bundled = Dockerfile(folder, "tests"), True
+        if own is not None and own.docker_image:
+            image, build = own.docker_image, None
+        elif dockerfile.steps:
+            image, build = dockerfile.choose_image(None, f"{task_id}-verifier", environment.build_timeout_sec)
+        else:
+            dockerfile, bundled = Dockerfile(folder), False
+            image, build = self._image_of(config, dockerfile, task_id)
+        workdir = environment.workdir or (None if bundled else self._workdir) or dockerfile.workdir
+        if not workdir:
+            name = "tests/Dockerfile" if bundled else "environment/Dockerfile"
+            raise TaskError(f"{place}: {table}.workdir is not set, and no WORKDIR of {name} tells it. Set it")
+        mode = config.verifier.network_mode or environment.mode
+        needs = _needs_of(environment, mode, {} if bundled else _added_files(config, folder))
+        user = None if config.verifier.user is None else "root"  # root alone can run the script as another user
+        return VerifierSandbox(
+            image=image,
+            workdir=workdir,
+            env=_fill_in(environment.env, self._variables, f"{place}: {table}.env"),
+            needs=needs.model_copy(update={"user": user, "build": build}),
+            artifacts=tuple(
+                Artifact(path=entry.source, exclude=tuple(entry.exclude)) for entry in config.list_artifacts()
+            ),
+        ), bundled
 
     def _image_of(self, config: HarborConfig, dockerfile: Dockerfile, task_id: str) -> tuple[str, ImageBuild | None]:
         """Return the image, and how it is built if the task only has a Dockerfile."""
@@ -142,19 +199,26 @@ def without_canary(text: str) -> str:
     return "\n".join(lines)
 
 
-def _needs(config: HarborConfig, folder: TaskFolder) -> SandboxNeeds:
-    """Return the demands on the sandbox. As in Harbor, a prebuilt image gets the files of `environment/`."""
-    environment = config.environment
-    added = environment.docker_image and not folder.has("environment/Dockerfile")
+def _user(user: str | int | None) -> str | None:
+    return None if user is None else str(user)
+
+
+def _needs_of(environment: Environment, mode: NetworkMode, files: dict[str, FileContent]) -> SandboxNeeds:
+    """Return the demands of an environment on its sandbox."""
     return SandboxNeeds(
-        user="root" if is_root(config.agent.user) else None,
         cpus=environment.cpus,
         memory_mb=environment.memory_mb,
         disk_mb=environment.storage_mb,
-        network="none" if environment.mode == "no-network" else "egress",
+        network="none" if mode == "no-network" else "egress",
         activate=False,
-        files=folder.tree("environment") if added else {},
+        files=files,
     )
+
+
+def _added_files(config: HarborConfig, folder: TaskFolder) -> dict[str, FileContent]:
+    """Return the files of `environment/` if the image does not have them: as in Harbor, if it is a prebuilt one."""
+    added = config.environment.docker_image and not folder.has("environment/Dockerfile")
+    return folder.tree("environment") if added else {}
 
 
 def _healthcheck(config: HarborConfig) -> Healthcheck | None:

@@ -4,9 +4,10 @@ Harbor ignores fields that it does not know. Here they are refused, except in th
 only describe: a misspelt field, or one of a later version, could change what a task means.
 """
 
+import posixpath
 import re
 import tomllib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
@@ -16,6 +17,12 @@ from ..types import Json, JsonObject
 
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 """Schema versions that are read."""
+
+MAIN = "main"
+"""The service of the policy. Others are those of Docker Compose."""
+
+PUBLISHED = "/logs/artifacts"
+"""Folder that a verifier of its own gets in any case."""
 
 MOST_PROBLEMS = 5
 """Problems of a file that an error lists."""
@@ -109,6 +116,41 @@ class HarborAgent(Network):
     user: str | int | None = None
 
 
+class Collect(Table):
+    """An entry of `verifier.collect`."""
+
+    command: str
+    service: str = MAIN
+    timeout_sec: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 60.0
+    user: str | int | None = None
+
+
+class ArtifactEntry(Table):
+    """An entry of `artifacts`: a file or folder of the policy's sandbox. A text is its source."""
+
+    source: str = Field(pattern=r"^/[^\x00]*$")
+    destination: str | None = None
+    exclude: list[str] = []
+    service: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_text(cls, data: Any) -> Any:
+        return {"source": data} if isinstance(data, str) else data
+
+    @field_validator("source")
+    @classmethod
+    def _stay(cls, source: str) -> str:
+        if ".." in source.split("/"):
+            raise ValueError("a path with '..'")
+        return posixpath.normpath(source)
+
+    @property
+    def output(self) -> str:
+        """Where Harbor keeps it on its own machine, below the folder of all artifacts."""
+        return posixpath.normpath("/" + (self.destination or self.source).strip("/"))
+
+
 class Verifier(Network):
     """The table `verifier`."""
 
@@ -116,8 +158,19 @@ class Verifier(Network):
     env: dict[str, str] = {}
     user: str | int | None = None
     environment_mode: Literal["shared", "separate"] | None = None
-    environment: JsonObject | None = None
-    collect: list[JsonObject] = []
+    environment: Environment | None = None
+    collect: list[Collect] = []
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.environment_mode == "shared" and self.environment is not None:
+            raise ValueError("environment_mode = 'shared' contradicts verifier.environment")
+        return self
+
+    @property
+    def separate(self) -> bool:
+        """Whether the verifier has a sandbox of its own."""
+        return self.environment_mode == "separate" or self.environment is not None
 
 
 class Solution(Table):
@@ -151,7 +204,7 @@ class HarborConfig(Table):
     source: str | None = None
     multi_step_reward_strategy: str | None = None
     steps: list[JsonObject] | None = None
-    artifacts: list[Json] = []
+    artifacts: list[ArtifactEntry] = []
 
     @model_validator(mode="before")
     @classmethod
@@ -162,6 +215,51 @@ class HarborConfig(Table):
             data.setdefault("schema_version", data.pop("version"))
             data.pop("version", None)
         return data
+
+    @property
+    def agent_mode(self) -> NetworkMode:
+        """Network access of the policy."""
+        return self.agent.network_mode or self.environment.mode
+
+    @property
+    def verifier_environment(self) -> Environment:
+        """Environment of a verifier with a sandbox of its own."""
+        return self.verifier.environment or self.environment
+
+    def list_artifacts(self) -> list[ArtifactEntry]:
+        """Return the artifacts of a verifier with a sandbox of its own: the conventional folder first.
+
+        Raises:
+            ValueError: Two overlap on Harbor's machine, so that it would keep only one.
+        """
+        given = self.artifacts
+        if all(entry.source != PUBLISHED for entry in given):
+            given = [ArtifactEntry(source=PUBLISHED), *given]
+        kept: list[ArtifactEntry] = []
+        for entry in given:
+            if any(_covers(before, entry) for before in kept):
+                continue
+            for before in kept:
+                if _overlap(before.output, entry.output):
+                    raise ValueError(f"{before.source} and {entry.source} overlap, and Harbor keeps only the first")
+            kept.append(entry)
+        return kept
+
+
+def _covers(before: ArtifactEntry, entry: ArtifactEntry) -> bool:
+    """Whether an earlier artifact holds this one."""
+    if before.source == entry.source and before.output == entry.output:
+        return before.exclude == entry.exclude
+    within = posixpath.relpath(entry.source, before.source)
+    return (
+        not before.exclude
+        and not within.startswith("..")
+        and entry.output == posixpath.normpath(posixpath.join(before.output, within))
+    )
+
+
+def _overlap(one: str, other: str) -> bool:
+    return posixpath.commonpath([one, other]) in (one, other)
 
 
 def read_config(text: str, place: str) -> HarborConfig:
@@ -188,9 +286,9 @@ def read_config(text: str, place: str) -> HarborConfig:
     return config
 
 
-OWN_SANDBOX = "the verifier runs in the policy's sandbox only. Leave it out, or play this task with Harbor"
 ONE_NETWORK = "a sandbox keeps the network that it starts with. Set environment.network_mode only"
 HARBOR_ONLY = "swe_gym has nothing like it. Play this task with Harbor"
+NO_SERVICES = "services of Docker Compose are not supported. Play this task with Harbor"
 NOT_ROOT = "files of the verifier need root. Leave it out, or set agent.user to root"
 
 
@@ -206,41 +304,77 @@ def _problem(problem: ErrorDetails) -> str:
 
 def _find_refused(config: HarborConfig) -> list[tuple[str, Json, str]]:
     """Return each field of what swe_gym cannot do, with its value, empty if it demands nothing, and what to do."""
-    environment, agent, verifier = config.environment, config.agent, config.verifier
     known = ", ".join(VERSIONS)
     return [
         ("schema_version", _unless(config.schema_version in VERSIONS, config.schema_version), f"known: {known}"),
         ("steps", config.steps, "multi-step tasks cannot be played. Make one task of each step"),
-        ("artifacts", config.artifacts, "no file is collected from the sandbox. Leave it out"),
-        ("environment.os", _unless(environment.os == "linux", environment.os), "only Linux is supported"),
-        ("environment.gpus", environment.gpus, "sandboxes have no GPU"),
-        ("environment.gpu_types", environment.gpu_types, "sandboxes have no GPU"),
-        ("environment.tpu", environment.tpu, "sandboxes have no TPU"),
-        ("environment.mcp_servers", _names(environment.mcp_servers), HARBOR_ONLY),
-        ("environment.skills_dir", environment.skills_dir, HARBOR_ONLY),
-        (
-            "environment.network_mode",
-            _unless(environment.mode != "allowlist", "allowlist"),
-            'use "no-network" or "public"',
-        ),
-        ("environment.allowed_hosts", environment.allowed_hosts, "a sandbox reaches all hosts or none. Leave it out"),
+        *_find_refused_in("environment", config.environment),
+        *_find_refused_for_roles(config),
+        *_find_refused_services(config),
+    ]
+
+
+def _find_refused_in(table: str, environment: Environment) -> list[tuple[str, Json, str]]:
+    """Return what is refused in the environment of the policy or the verifier."""
+    mode = environment.mode
+    refused: list[tuple[str, Json, str]] = [
+        ("os", _unless(environment.os == "linux", environment.os), "only Linux is supported"),
+        ("gpus", environment.gpus, "sandboxes have no GPU"),
+        ("gpu_types", environment.gpu_types, "sandboxes have no GPU"),
+        ("tpu", environment.tpu, "sandboxes have no TPU"),
+        ("mcp_servers", _names(environment.mcp_servers), HARBOR_ONLY),
+        ("skills_dir", environment.skills_dir, HARBOR_ONLY),
+        ("network_mode", _unless(mode != "allowlist", mode), 'use "no-network" or "public"'),
+        ("allowed_hosts", environment.allowed_hosts, "a sandbox reaches all hosts or none. Leave it out"),
+    ]
+    return [(f"{table}.{field}", value, advice) for field, value, advice in refused]
+
+
+def _find_refused_for_roles(config: HarborConfig) -> list[tuple[str, Json, str]]:
+    """Return what is refused of agent and verifier."""
+    agent, verifier, mode = config.agent, config.verifier, config.environment.mode
+    agents_own = verifier.separate and not verifier.collect and config.environment.healthcheck is None
+    refused: list[tuple[str, Json, str]] = [
         (
             "agent.network_mode",
-            _unless(agent.network_mode in (None, environment.mode), agent.network_mode),
+            _unless(agent.network_mode in (None, mode) or agents_own, agent.network_mode),
             ONE_NETWORK,
         ),
         ("agent.allowed_hosts", agent.allowed_hosts, ONE_NETWORK),
         (
             "verifier.network_mode",
-            _unless(verifier.network_mode in (None, environment.mode), verifier.network_mode),
+            _unless(verifier.network_mode in (None, mode) or verifier.separate, verifier.network_mode),
             ONE_NETWORK,
         ),
         ("verifier.allowed_hosts", verifier.allowed_hosts, ONE_NETWORK),
         ("agent.user", _unless(is_root(agent.user) or agent.user is None, agent.user), NOT_ROOT),
-        ("verifier.environment_mode", _unless(verifier.environment_mode != "separate", "separate"), OWN_SANDBOX),
-        ("verifier.environment", verifier.environment is not None and "a table", OWN_SANDBOX),
-        ("verifier.collect", verifier.collect and [hook.get("command") for hook in verifier.collect], OWN_SANDBOX),
     ]
+    for role, table in (("agent", agent), ("verifier", verifier)):
+        listed = table.network_mode == "allowlist"
+        refused.append((f"{role}.network_mode", _unless(not listed, "allowlist"), 'use "no-network" or "public"'))
+    if verifier.environment is not None:
+        check = "Harbor never runs it. Leave it out"
+        refused += _find_refused_in("verifier.environment", verifier.environment)
+        refused.append(("verifier.environment.healthcheck", verifier.environment.healthcheck is not None, check))
+    return refused
+
+
+def _find_refused_services(config: HarborConfig) -> list[tuple[str, Json, str]]:
+    """Return what is refused of artifacts and of the commands that collect them."""
+    refused: list[tuple[str, Json, str]] = [
+        (f"verifier.collect.{number}.service", _unless(hook.service == MAIN, hook.service), NO_SERVICES)
+        for number, hook in enumerate(config.verifier.collect)
+    ]
+    for number, entry in enumerate(config.artifacts):
+        refused.append(
+            (f"artifacts.{number}.service", _unless(entry.service in (None, MAIN), entry.service), NO_SERVICES)
+        )
+    try:
+        if config.verifier.separate:
+            config.list_artifacts()
+    except ValueError as error:
+        refused.append(("artifacts", [entry.source for entry in config.artifacts], f"{error}. Leave one out"))
+    return refused
 
 
 def _unless(allowed: bool, value: Json) -> Json:

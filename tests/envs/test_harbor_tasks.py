@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harbor_folders import NAME, SHAPES, TOML, harbor_task, script
+from harbor_folders import NAME, PLAYED, SHAPES, TOML, harbor_task, script, work
 
 from swe_gym.curation.validation import validate
 from swe_gym.envs.swe_env import SweEnv
@@ -25,7 +25,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., SweEnv]]:
         pytest.skip(f"no tier namespace on this machine: {why}")
     made: list[SweEnv] = []
 
-    def make(arguments: dict[str, object] | None = None, **files: str | bytes) -> SweEnv:
+    def make(arguments: dict[str, object] | None = None, **files: str | bytes | None) -> SweEnv:
         harbor_task(tmp_path, **files)
         made.append(SweEnv(SOURCE, {"path": str(tmp_path)}, tools=["bash", "submit"], **(arguments or {})))
         return made[-1]
@@ -39,10 +39,10 @@ def make(tmp_path: Path) -> Iterator[Callable[..., SweEnv]]:
 def play(make: Callable[..., SweEnv]) -> Play:
     """Run one command in a task and submit. Return the reward and the last info."""
 
-    def play(command: str, **files: str | bytes) -> tuple[float, Info]:
+    def play(command: str, **files: str | bytes | None) -> tuple[float, Info]:
         env = make(**files)
         env.reset()
-        env.sandbox.exec(command)
+        work(env, command)
         _, reward, terminated, truncated, info = env.submit()
         assert terminated is info["reward_valid"] is not truncated, env.stats["failure"]
         return reward, info
@@ -50,12 +50,12 @@ def play(make: Callable[..., SweEnv]) -> Play:
     return play
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_right_work_earns_1_and_no_work_0(play: Play, shape: str) -> None:
-    files, work = SHAPES[shape]
-    reward, info = play("true", **files)
+@pytest.mark.parametrize("name", [name for name in PLAYED if not SHAPES[name].image])
+def test_right_work_earns_1_and_wrong_work_0(play: Play, name: str) -> None:
+    shape = SHAPES[name]
+    reward, info = play(shape.wrong, **shape.files)
     assert (reward, info["resolved"]) == (0.0, False)
-    reward, info = play(work, **files)
+    reward, info = play(shape.right, **shape.files)
     assert (reward, info["resolved"], info["reward_components"]) == (1.0, True, {"score": 1.0})
 
 

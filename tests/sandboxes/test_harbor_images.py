@@ -1,16 +1,18 @@
 """Harbor's tasks in sandboxes from images: right work earns 1 and no work 0, in containers and without an engine."""
 
 import io
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script
+from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script, work
 
 from swe_gym.cli.preflight import check_sandboxes
 from swe_gym.curation.harbor import export_harbor
 from swe_gym.curation.validation import validate
-from swe_gym.envs.group import task_spec
+from swe_gym.envs.group import task_spec, verifier_spec
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxStartError, TaskError, Unsupported, UsageError
 from swe_gym.sandboxes import Finding
@@ -22,13 +24,20 @@ from swe_gym.types import JsonObject
 pytest.importorskip("docker")
 
 
-def play(folder: Path, image: str, backend: str, work: str, files: dict[str, str | bytes]) -> tuple[float, JsonObject]:
-    added = {f"environment/{name}": text for name, text in START.items()}
+Files = dict[str, str | bytes | None]
+
+
+def play(folder: Path, image: str, backend: str, command: str, files: Files) -> tuple[float, JsonObject]:
+    """Play a task with an image: the one given, or those that are built above it."""
+    added: Files = {f"environment/{name}": text for name, text in START.items()}
     harbor_task(folder, **{**added, **files})
-    env = SweEnv("harbor", {"path": str(folder), "image": image}, backend=backend, tools=["bash", "submit"])
+    for file in folder.rglob("Dockerfile"):
+        file.write_text(file.read_text().replace("{image}", image))
+    given = {} if "environment/Dockerfile" in files else {"image": image}
+    env = SweEnv("harbor", {"path": str(folder), **given}, backend=backend, tools=["bash", "submit"])
     try:
         env.reset()
-        env.sandbox.exec(work)
+        work(env, command)
         _, reward, _, _, info = env.submit()
         assert info["reward_valid"], env.stats["failure"]
         return reward, info
@@ -36,20 +45,31 @@ def play(folder: Path, image: str, backend: str, work: str, files: dict[str, str
         env.close()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_right_work_earns_1_and_no_work_0_in_containers(tmp_path: Path, docker_image: str, shape: str) -> None:
-    files, work = SHAPES[shape]
-    assert play(tmp_path, docker_image, "docker", "true", files)[0] == 0.0
-    assert play(tmp_path, docker_image, "docker", work, files)[0] == 1.0
-
-
-@pytest.mark.parametrize("shape", list(SHAPES)[:4])
-def test_right_work_earns_1_and_no_work_0_without_an_engine(tmp_path: Path, stored_image: str, shape: str) -> None:
-    if why := problem("namespace"):
+@pytest.mark.parametrize("backend", ["docker", "local"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_is_played_right_or_refused_by_name(
+    tmp_path: Path, request: pytest.FixtureRequest, name: str, backend: str
+) -> None:
+    shape = SHAPES[name]
+    if shape.refused:
+        harbor_task(tmp_path, **shape.files)
+        with pytest.raises(TaskError, match=re.escape(f": {shape.refused}")):
+            SweEnv("harbor", {"path": str(tmp_path)}, backend=backend).reset()
+        return
+    if backend == "local" and (why := problem("namespace")):
         pytest.skip(why)
-    files, work = SHAPES[shape]
-    assert play(tmp_path, stored_image, "local", "true", files)[0] == 0.0
-    assert play(tmp_path, stored_image, "local", work, files)[0] == 1.0
+    if backend == "local" and name == "public network" and not shutil.which("pasta"):
+        pytest.skip("pasta is not installed")
+    image = request.getfixturevalue("stored_image" if backend == "local" else "docker_image")
+    try:
+        wrong = play(tmp_path / "wrong", image, backend, shape.wrong, dict(shape.files))
+        right = play(tmp_path / "right", image, backend, shape.right, dict(shape.files))
+        assert (wrong[0], right[0], right[1]["resolved"]) == (0.0, 1.0, True)
+    finally:
+        task = load_source("harbor", path=str(tmp_path / "wrong")).get(NAME)
+        for spec in filter(None, (task_spec(task, {}), verifier_spec(task, {}))):
+            if backend == "docker" and spec.build:
+                request.getfixturevalue("engine").remove_image(spec.image, force=True)
 
 
 def test_the_limits_of_the_task_are_those_of_the_container(tmp_path: Path, docker_image: str, engine: Any) -> None:

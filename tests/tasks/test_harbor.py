@@ -33,7 +33,9 @@ storage = "10G"
 """
 
 
-def read(tmp_path: Path, toml: str = TOML, *, options: dict[str, object] | None = None, **files: str | bytes) -> Task:
+def read(
+    tmp_path: Path, toml: str = TOML, *, options: dict[str, object] | None = None, **files: str | bytes | None
+) -> Task:
     harbor_task(tmp_path, **{"task.toml": toml, **files})
     return load_source("harbor", path=str(tmp_path), **(options or {})).get(NAME)
 
@@ -215,15 +217,41 @@ def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str
         ("[agent]\ntimeout_sec = 0", r"agent\.timeout_sec = 0"),
         ("[verifier]\nnetwork_mode = 'public'", r"verifier\.network_mode = 'public'"),
         ("[verifier]\nallowed_hosts = ['a']", r"verifier\.allowed_hosts = "),
-        ("[verifier]\nenvironment_mode = 'separate'", r"verifier\.environment_mode = 'separate': the verifier runs in"),
-        ("[verifier.environment]\ncpus = 1", r"verifier\.environment = 'a table'"),
-        ("[[verifier.collect]]\ncommand = 'dump'", r"verifier\.collect = \['dump'\]"),
+        (
+            "[verifier]\nenvironment_mode = 'shared'\n[verifier.environment]\ncpus = 1",
+            r"verifier = .*'shared' contradicts",
+        ),
+        ("[verifier.environment]\ngpus = 1", r"verifier\.environment\.gpus = 1: sandboxes have no GPU"),
+        ("[verifier.environment]\nos = 'windows'", r"verifier\.environment\.os = 'windows': only Linux"),
+        ("[verifier.environment]\nnetwork_mode = 'allowlist'", r"verifier\.environment\.network_mode = 'allowlist'"),
+        ("[verifier.environment]\nwork_dir = '/x'", r"verifier\.environment\.work_dir = '/x': unknown field"),
+        (
+            "[verifier.environment]\nhealthcheck = {command = 'a'}",
+            r"verifier\.environment\.healthcheck = True: Harbor never runs it",
+        ),
+        (
+            "[verifier.environment]\n[agent]\nnetwork_mode = 'allowlist'",
+            r"agent\.network_mode = 'allowlist': use .no-network",
+        ),
+        (
+            "[verifier.environment]\n[agent]\nnetwork_mode = 'public'\n[[verifier.collect]]\ncommand = 'dump'",
+            r"agent\.network_mode = 'public': a sandbox keeps the network",
+        ),
+        (
+            "[[verifier.collect]]\ncommand = 'dump'\nservice = 'db'",
+            r"verifier\.collect\.0\.service = 'db': services of",
+        ),
+        ("[[verifier.collect]]\ncommand = 'dump'\ntimeout_sec = 0", r"verifier\.collect\.0\.timeout_sec = 0: "),
+        ("[[verifier.collect]]\nservice = 'main'", r"verifier\.collect\.0\.command = .*: Field required"),
+        ("[rewards]\nmean = true", r"rewards = .*: unknown field"),
         ("[verifier]\ntimeout_sec = 'long'", r"verifier\.timeout_sec = 'long': "),
         ("[verifier]\ntimeout_sec = inf", r"verifier\.timeout_sec = inf: "),
         ("[verifier.env]\nA = 1", r"verifier\.env\.A = 1: "),
         ("[[steps]]\nname = 'a'", r"steps = .*: multi-step tasks cannot be played"),
-        ("[[artifacts]]\nsource = '/app'", r"artifacts = .*: no file is collected"),
-        ("[rewards]\nmean = true", r"rewards = .*: unknown field"),
+        ("[[artifacts]]\nsource = '/app'\nservice = 'db'", r"artifacts\.0\.service = 'db': services of"),
+        ("[[artifacts]]\nsource = 'app'", r"artifacts\.0\.source = 'app': "),
+        ("[[artifacts]]\nsource = '/app/../etc'", r"artifacts\.0\.source = '/app/\.\./etc': a path with"),
+        ("[[artifacts]]\nfrom = '/app'", r"artifacts\.0\.source = .*: Field required"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(tmp_path: Path, toml: str, message: str) -> None:
@@ -251,6 +279,76 @@ def test_files_that_are_no_tasks_are_refused(tmp_path: Path, toml: str, message:
 def test_files_that_change_what_harbor_runs_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(TaskError, match=name):
         read(tmp_path, **{name: ""})
+
+
+SEPARATE = TOML + "[verifier]\nenvironment_mode = 'separate'\n"
+
+
+def read_artifacts(tmp_path: Path, artifacts: str) -> list[str]:
+    verifier = script_of(read(tmp_path, SEPARATE.replace("[env", f"artifacts = {artifacts}\n[env", 1))).verifier
+    assert verifier is not None
+    return [one.path for one in verifier.artifacts]
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "paths"),
+    [
+        ("[]", ["/logs/artifacts"]),
+        ("['/app/out/', '/srv/x']", ["/logs/artifacts", "/app/out", "/srv/x"]),
+        ("['/srv', '/logs/artifacts']", ["/srv", "/logs/artifacts"]),
+        ("['/app', '/app/out', '/app', '/logs/artifacts/a']", ["/app", "/logs/artifacts"]),
+        ("[{source = '/a', destination = 'one'}, {source = '/b/one'}]", ["/logs/artifacts", "/a", "/b/one"]),
+    ],
+)
+def test_artifacts_are_those_that_harbor_hands_over(tmp_path: Path, artifacts: str, paths: list[str]) -> None:
+    assert sorted(read_artifacts(tmp_path, artifacts)) == sorted(paths)
+
+
+@pytest.mark.parametrize(
+    "artifacts",
+    [
+        "['/app/out', '/app']",
+        "['/logs']",
+        "[{source = '/app', exclude = ['x']}, '/app/out']",
+        "[{source = '/a', destination = 'b'}, '/b']",
+        "[{source = '/a', exclude = ['x']}, '/a']",
+    ],
+)
+def test_artifacts_that_overlap_are_refused(tmp_path: Path, artifacts: str) -> None:
+    """Harbor keeps the first of them, and hands over parts of it as the second."""
+    with pytest.raises(TaskError, match=r"artifacts = .*overlap, and Harbor keeps only the first"):
+        read_artifacts(tmp_path, artifacts)
+
+
+def test_a_verifiers_own_image_holds_the_tests(tmp_path: Path) -> None:
+    toml = SEPARATE + "[verifier.environment]\ndocker_image = 'mine/verifier:1'\n"
+    with pytest.raises(
+        TaskError, match=r"verifier\.environment\.workdir is not set, and no WORKDIR of tests/Dockerfile"
+    ):
+        read(tmp_path, toml)
+    script = script_of(read(tmp_path, toml + "workdir = '/tests'\n", **{"tests/test.sh": None}))
+    assert (script.verifier.image, script.files) == ("mine/verifier:1", {})  # type: ignore[union-attr]
+    built = read(tmp_path / "built", SEPARATE, **{"tests/Dockerfile": "FROM a\nWORKDIR /t\nCOPY . /tests\n"})
+    verifier = script_of(built).verifier
+    assert verifier is not None
+    assert verifier.image.startswith(f"swe-gym/harbor-{NAME}-verifier:")
+    assert verifier.needs.build == ImageBuild(context=str(tmp_path / "built" / NAME / "tests"), timeout=600)
+    assert script_of(built.in_image("i")).verifier.needs.build is None  # type: ignore[union-attr]
+    with pytest.raises(TaskError, match=r"tests/docker-compose\.yaml: not supported"):
+        read(tmp_path / "services", SEPARATE, **{"tests/docker-compose.yaml": ""})
+    assert read(tmp_path / "shared", TOML, **{"tests/docker-compose.yaml": ""}).oracle.in_place
+
+
+def test_a_verifiers_own_sandbox_is_that_of_the_task_unless_it_says_otherwise(tmp_path: Path) -> None:
+    toml = SEPARATE.replace("[verifier]", "cpus = 2\nenv = {A = 'a'}\n[verifier]") + "network_mode = 'public'\n"
+    task = read(tmp_path, toml, **{"environment/x.txt": "old"})
+    verifier = script_of(task).verifier
+    assert verifier is not None
+    assert (verifier.image, verifier.workdir, verifier.env) == (task.image, "/app", {"A": "a"})
+    assert verifier.needs == task.needs.model_copy(update={"network": "egress"})
+    verifier = script_of(read(tmp_path / "other", toml + "[verifier.environment]\nworkdir = '/w'\ncpus = 1\n")).verifier
+    assert verifier is not None
+    assert (verifier.image, verifier.workdir, verifier.env, verifier.needs.cpus) == ("mine/task:1", "/w", {}, 1)
 
 
 def test_description_is_metadata(tmp_path: Path) -> None:

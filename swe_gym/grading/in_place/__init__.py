@@ -1,7 +1,7 @@
 """The grader "reward": a script of the task judges the whole sandbox in which the policy worked, and writes a reward.
 
 Everything that the policy left counts: files anywhere, installed packages, running servers. So everything there can
-also deceive the script. What it writes is believed.
+also deceive the script. What it writes is believed. If the script has a sandbox of its own, only the `artifacts` count.
 """
 
 import json
@@ -9,7 +9,7 @@ import math
 import posixpath
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ...errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
 from ...guests import bundle
@@ -30,6 +30,9 @@ SETUP_TIMEOUT = 60.0
 SOLUTION_LOG = "/logs/agent/oracle.txt"
 FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """Folders that Harbor makes in every sandbox."""
+
+WITH_BASH = 'command -v bash > /dev/null && exec bash -c "$0"; exec sh -c "$0"'
+"""Runs the line in $0 with the shell of sandboxes: bash if there is one."""
 
 FAST_ENOUGH = 0.5
 """Share of the time limit. If the solution takes more, the machine may be to blame for a timeout, not the work."""
@@ -58,14 +61,35 @@ def begin_in_place(task: Task, sandbox: Sandbox) -> None:
 
     Raises:
         Unsupported: The sandbox has no root folder of its own.
-        TaskError: The folders cannot be made, or the script cannot run as its user.
+        TaskError: The folders cannot be made, or the script or a command of the task cannot run as its user.
         SandboxStartError: The task's healthcheck fails.
         SandboxError: The sandbox failed.
     """
+    script = _script_of(task)
+    users = {f"verifier.collect: user = {hook.user}": hook.user for hook in script.collect}
+    if script.verifier is None:
+        users[f"verifier.user = {script.user!r}"] = script.user
+    _prepare(task, sandbox, task.needs.files, users)
+    if script.healthcheck:
+        wait_until_healthy(script.healthcheck, sandbox)
+
+
+def begin_verifier(task: Task, sandbox: Sandbox) -> None:
+    """Prepare the sandbox of a verifier that has its own.
+
+    Raises:
+        Unsupported, TaskError, SandboxError: See `begin_in_place`.
+    """
+    script = _script_of(task)
+    files = script.verifier.needs.files if script.verifier else {}
+    _prepare(task, sandbox, files, {f"verifier.user = {script.user!r}": script.user})
+
+
+def _prepare(task: Task, sandbox: Sandbox, files: Mapping[str, FileContent], users: Mapping[str, str | None]) -> None:
+    """Make Harbor's folders, see that commands can run as their users (by field), and add files."""
     if sandbox.workdir != sandbox.spec.workdir:
         raise Unsupported(NO_OWN_ROOT.format(task=task.task_id, backend=sandbox.name))
-    script = _script_of(task)
-    folders = shlex.join([*FOLDERS, script.rewards])
+    folders = shlex.join([*FOLDERS, _script_of(task).rewards])
     made = sandbox.exec(
         f"mkdir -p {folders} && chmod 777 {folders} && id -u", cwd="/", timeout=SETUP_TIMEOUT, merge=True
     )
@@ -74,30 +98,39 @@ def begin_in_place(task: Task, sandbox: Sandbox) -> None:
             f"task {task.task_id}: the image's user cannot make {folders}: {made.text.strip()[-500:]}. Use an image "
             "whose user is root"
         )
-    if script.user is not None:
-        _check_user(task, script.user, sandbox, is_root=made.text.strip() == "0")
-    put_files(task.needs.files, sandbox)
-    if script.healthcheck:
-        wait_until_healthy(script.healthcheck, sandbox)
+    for field, user in users.items():
+        if user is not None:
+            _check_user(task, field, user, sandbox, is_root=made.text.strip() == "0")
+    put_files(files, sandbox)
 
 
-def _check_user(task: Task, user: str, sandbox: Sandbox, *, is_root: bool) -> None:
-    """Raise `TaskError` if the script cannot run as its user."""
+def _check_user(task: Task, field: str, user: str, sandbox: Sandbox, *, is_root: bool) -> None:
+    """Raise `TaskError` if a command cannot run as its user."""
     if not is_root:
         raise TaskError(
-            f"task {task.task_id}: verifier.user is {user}, and the image's user is not root, who alone can run its "
-            "files as another user: use an image whose user is root"
+            f"task {task.task_id}: {field}, and the image's user is not root, who alone can run commands as another "
+            "user: use an image whose user is root"
         )
     tried = sandbox.exec(_as_user(user, "true"), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
     if not tried.ok:
-        raise TaskError(f"task {task.task_id}: verifier.user = {user!r}: {tried.text.strip()[-500:]}")
+        raise TaskError(f"task {task.task_id}: {field}: {tried.text.strip()[-500:]}")
 
 
 def _as_user(user: str | None, command: str) -> str | list[str]:
     """Return what runs a command line as a user, in a sandbox whose commands run as root unless there is none."""
     if user in (None, "root", "0"):
         return command
-    return start_command(bundle("as_user"), arguments=[str(user), "/bin/sh", "-c", command])
+    return start_command(bundle("as_user"), arguments=[str(user), "/bin/sh", "-c", WITH_BASH, command])
+
+
+def collect(task: Task, sandbox: Sandbox) -> None:
+    """Run the commands that come between the policy's work and the script. As in Harbor, their failures do not count.
+
+    Raises:
+        SandboxError: The sandbox was lost.
+    """
+    for hook in _script_of(task).collect:
+        sandbox.exec(_as_user(hook.user, hook.command), timeout=hook.timeout, merge=True)
 
 
 def wait_until_healthy(check: Healthcheck, sandbox: Sandbox) -> None:
@@ -128,7 +161,7 @@ def put_files(files: Mapping[str, FileContent], sandbox: Sandbox) -> None:
 
 
 def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
-    """Run the task's script in the policy's sandbox and read its reward. Only a reward of 1 is resolved.
+    """Run the task's script in a sandbox, the policy's or its own, and read its reward. Only 1 is resolved.
 
     Raises:
         NoReward: The script could not run, timed out, or wrote no valid reward.
@@ -138,11 +171,11 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
     rewards = [posixpath.join(script.rewards, name) for name in REWARD_FILES]
     removed = sandbox.exec(["rm", "-rf", "--", *rewards], cwd="/", timeout=SETUP_TIMEOUT, merge=True)
     if not removed.ok:
-        raise _no_reward(task, "old rewards cannot be removed", removed.text, {})
+        raise no_reward(task, "old rewards cannot be removed", removed.text)
     try:
         put_files(script.files, sandbox)
     except FileError as error:
-        raise _no_reward(task, "the task's tests cannot be added", str(error), {}) from error
+        raise no_reward(task, "the task's tests cannot be added", str(error)) from error
     log = posixpath.join(script.rewards, LOG_FILE)
     sandbox.exec(["chmod", "+x", script.script], timeout=SETUP_TIMEOUT)
     result = sandbox.exec(
@@ -154,27 +187,29 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
     said = result.text + _read_log(sandbox, log)
     facts: JsonObject = {"duration": result.duration, "exit_code": result.exit_code, "log": said[-LOG_CHARS:]}
     if result.timed_out:
-        raise _no_reward(task, timeout_reason(task.oracle.timeout), said, {**facts, "timed_out": True})
+        raise no_reward(task, timeout_reason(task.oracle.timeout), said, {**facts, "timed_out": True})
     try:
         score, notes = _read_reward(sandbox, rewards)
     except ValueError as error:
-        raise _no_reward(task, str(error), said, facts) from error
+        raise no_reward(task, str(error), said, facts) from error
     reason = "" if score == 1.0 else f"the task's script gave the reward {score:g}"
     return Verdict(resolved=score == 1.0, score=score, reason=reason, notes=notes, judge="reward", **facts)
 
 
-def _no_reward(task: Task, why: str, said: str, facts: JsonObject) -> NoReward:
-    verdict = Verdict(resolved=False, score=0.0, reason=why, judge="reward", **facts)
+def no_reward(task: Task, why: str, said: str, facts: JsonObject | None = None) -> NoReward:
+    """Return the error for a missing reward: why, what was said about it, and fields of the verdict."""
+    verdict = Verdict(resolved=False, score=0.0, reason=why, judge="reward", **(facts or {}))
     return NoReward(f"task {task.task_id}: {why}: {said[-2000:].strip() or 'no output'}", verdict)
 
 
-def blame(task: Task, failure: NoReward, fresh: Sandbox) -> Verdict:
+def blame(task: Task, failure: NoReward, fresh: Sandbox, judge: Callable[[Sandbox], Verdict]) -> Verdict:
     """Decide who is to blame for a missing reward, by the task's solution, or by no work if it has none.
 
     Args:
         task: The task.
         failure: What happened with the work.
         fresh: Another sandbox of the task, in which nothing has run.
+        judge: Function that grades it.
 
     Returns:
         The verdict on the work, if the script writes a reward here, and in time.
@@ -186,7 +221,7 @@ def blame(task: Task, failure: NoReward, fresh: Sandbox) -> Verdict:
     try:
         if task.oracle.has_solution:
             run_solution(task, fresh)
-        control = grade_in_place(task, fresh)
+        control = judge(fresh)
     except (GradingError, TaskError) as error:
         work = "its own solution" if task.oracle.has_solution else "no work"
         raise GradingError(f"{failure}\nWith {work} there is no reward either: {error}") from failure
