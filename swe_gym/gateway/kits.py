@@ -82,8 +82,11 @@ class NpmKit(Kit):
 
     def build(self, folder: Path, deadline: float) -> None:
         """See `Kit.build`. Scripts of the packages are not run."""
-        options = "--no-save --ignore-scripts --no-audit --no-fund --loglevel=error".split()
-        argv = ["npm", "install", "--prefix", str(folder), *options, *self.packages]
+        self._npm(["install", "--no-save", *self.packages], folder, deadline)
+
+    def _npm(self, command: list[str], folder: Path, deadline: float) -> None:
+        options = "--ignore-scripts --no-audit --no-fund --loglevel=error".split()
+        argv = ["npm", *command, "--prefix", str(folder), *options]
         names = " and ".join(self.packages)
         try:
             run_command(argv, deadline=deadline, failure=f"npm cannot install {names}")
@@ -92,15 +95,31 @@ class NpmKit(Kit):
 
 
 class NodeKit(NpmKit):
-    """A package of the npm registry that bundles its dependencies, and Node.js to run it, which needs glibc.
+    """A package of the npm registry that is a JavaScript program, and Node.js to run it, which needs glibc.
 
     Attributes:
         script: Path of the program in the package.
         node: Version of Node.js.
+        lock: npm's lock file, which pins its dependencies; empty if the package bundles them.
+        sha256: Digest of that file.
     """
 
     script: str
     node: str = NODE
+    lock: str = ""
+    sha256: str = ""
+
+    @classmethod
+    def of(cls, lock: Path, package: str, script: str) -> "NodeKit":
+        """Make the recipe for a package with a lock file."""
+        version = json.loads(lock.read_bytes())["packages"][""]["dependencies"][package]
+        return cls(package=package, version=version, script=script, lock=str(lock), sha256=file_sha256(lock))
+
+    @property
+    def spec(self) -> JsonObject:
+        """See `Kit.spec`. The path of the lock file does not matter."""
+        unlocked = {name: value for name, value in super().spec.items() if name not in ("lock", "sha256")}
+        return {**unlocked, "sha256": self.sha256} if self.lock else unlocked
 
     @property
     def argv(self) -> tuple[str, str]:
@@ -109,11 +128,16 @@ class NodeKit(NpmKit):
 
     @property
     def packages(self) -> list[str]:
-        """See `NpmKit.packages`."""
-        return [*super().packages, f"{self._fill(NODE_PACKAGE)}@{self.node}"]
+        """See `NpmKit.packages`. A lock file installs the package itself."""
+        return [*([] if self.lock else super().packages), f"{self._fill(NODE_PACKAGE)}@{self.node}"]
 
     def build(self, folder: Path, deadline: float) -> None:
         """See `NpmKit.build`. Programs become executable, which some packages leave to their install scripts."""
+        if self.lock:
+            locked = Path(self.lock).read_bytes()
+            (folder / "package-lock.json").write_bytes(locked)
+            (folder / "package.json").write_text(json.dumps(json.loads(locked)["packages"][""]))
+            self._npm(["ci", "--omit=optional"], folder, deadline)
         super().build(folder, deadline)
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink() and _is_program(path):

@@ -24,7 +24,7 @@ from .flights import POLL, Flight, events_of
 from .history import AnsweredCall, CallHistory, CallPlace, Reason
 from .http import HttpLimits, HttpRequest, HttpResponse, serve
 from .parsing import parse_json
-from .protocols import DIALECTS, Dialect
+from .protocols import Dialect, Target, find_target, speaker
 from .record import OnTurn, Record, segments_of
 from .sampler import Sampler, refuse_errors, sample
 from .tool_calls import specs_of
@@ -72,8 +72,8 @@ class Limits(RolloutBudget):
 class Session:
     """One episode's door to a model. Give `handle` to `Sandbox.forward`. Thread-safe.
 
-    It answers the calls of OpenAI's chat completions and Responses and of Anthropic's Messages, whatever the name of
-    the model that the agent asks for.
+    It answers the calls of OpenAI's chat completions and Responses, of Anthropic's Messages and of Google's
+    generateContent, whatever the name of the model that the agent asks for.
 
     Args:
         sampler: Answers calls. It may be shared by many sessions.
@@ -196,9 +196,10 @@ class Session:
             self._requests += 1
             self._received += request.size
         path = _path(request.path)
-        dialect = _dialect(path, request)
+        target = find_target(path)
+        dialect = target.dialect if target else speaker(path, request.headers)
         try:
-            return self._route(request, path, dialect)
+            return self._route(request, path, target, dialect)
         except Refusal as refusal:
             return self._refusal(refusal, dialect)
         except ConnectionError:
@@ -215,22 +216,23 @@ class Session:
         headers = () if refusal.status == 429 else NO_RETRY
         return HttpResponse(refusal.status, dialect.error(refusal), (*headers, *([("Connection", "close")] * shut)))
 
-    def _route(self, request: HttpRequest, path: str, dialect: Dialect) -> HttpResponse:
+    def _route(self, request: HttpRequest, path: str, target: Target | None, dialect: Dialect) -> HttpResponse:
         if self._shut:
             raise Refusal(403, "too many requests")
         if request.method in ("GET", "HEAD"):
             return self._look_up(path, dialect)
-        if request.method != "POST" or path not in (*DIALECTS, COUNT):
+        if request.method != "POST" or target is None:
             raise Refusal(404, f"unknown call: {request.method} {request.path[:200]}")
         with refuse_errors("the request cannot be read"):
-            call = dialect.read(_json(request.take_body()))
+            call = dialect.read({**_json(request.take_body()), **target.fields})
             if not call.messages:
                 raise Refusal(400, "expected at least one message")
-            if path == COUNT:
-                return HttpResponse(200, {"input_tokens": self._sampler.count(call)})
+            if target.counts:
+                return HttpResponse(200, {target.counts: self._sampler.count(call)})
         return self._answer(request, dialect, call)
 
     def _look_up(self, path: str, dialect: Dialect) -> HttpResponse:
+        path = path.removeprefix("/v1beta")
         if path in ("", "/"):
             return HttpResponse(200, {})
         if path == "/models":
@@ -378,22 +380,12 @@ def _rewriting(place: CallPlace) -> Reason:
     return "template_rewrites_history" if same else "answer_rewritten"
 
 
-COUNT = "/messages/count_tokens"
-"""Path of Anthropic's call that counts tokens."""
-
-
 def _path(path: str) -> str:
     """Return a path without a slash at its end and `/v1`, which agents add to an address that has it already."""
     path = path.rstrip("/")
     while path.startswith("/v1/"):
         path = path.removeprefix("/v1")
     return "" if path == "/v1" else path
-
-
-def _dialect(path: str, request: HttpRequest) -> Dialect:
-    """Return the protocol of a request, also of one that no protocol has."""
-    anthropic = path.startswith("/messages") or "anthropic-version" in request.headers
-    return DIALECTS.get(path) or DIALECTS["/messages" if anthropic else "/chat/completions"]
 
 
 def _json(body: bytes) -> JsonObject:

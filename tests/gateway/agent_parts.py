@@ -1,5 +1,6 @@
 """What the tests of agents share: a task, and a model that knows its solution."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ SHELLS = {kind.shell[0]: kind for kind in map(AGENTS.load, AGENTS)}
 
 
 def gold(task: str = TASK) -> list[str]:
-    """Return commands that apply the gold patch."""
+    """Return commands that apply the gold patch. Gemini CLI refuses commands with backticks, so it is encoded."""
     diff = load_source("toy").get(task).oracle.gold_patch
-    write = [f"cat >> .gold <<'END_OF_PATCH'\n{chunk}END_OF_PATCH" for chunk in _chunks(diff)]
+    encoded = [base64.b64encode(chunk.encode()).decode() for chunk in _chunks(diff)]
+    write = [f"echo {chunk} | base64 -d >> .gold" for chunk in encoded]
     return [*write, "GIT_DIR=/nonexistent git apply .gold && rm .gold"]
 
 

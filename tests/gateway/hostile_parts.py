@@ -97,6 +97,20 @@ BODIES: dict[str, Any] = {
         "thinking": {"type": "enabled"},
         "stop_sequences": ["x"],
     },
+    "/v1beta/models/m:generateContent": {
+        "systemInstruction": {"parts": [{"text": "be"}]},
+        "contents": [
+            {"role": "user", "parts": [{"text": "hi"}]},
+            {
+                "role": "model",
+                "parts": [{"text": "hm", "thought": True}, {"functionCall": {"name": "bash", "args": {}}}],
+            },
+            {"role": "user", "parts": [{"functionResponse": {"name": "bash", "response": {"output": "files"}}}]},
+        ],
+        "tools": [{"functionDeclarations": [{"name": "bash", "parametersJsonSchema": SCHEMA}]}],
+        "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["bash"]}},
+        "generationConfig": {"temperature": 0.5, "stopSequences": ["x"], "maxOutputTokens": 99},
+    },
 }
 
 

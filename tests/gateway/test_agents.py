@@ -18,7 +18,7 @@ from swe_gym.errors import MissingDependency, PolicyError, SandboxStartError, Us
 from swe_gym.gateway.agents import AGENTS, make_agent
 from swe_gym.gateway.agents.base import Assignment
 from swe_gym.gateway.agents.command import Command
-from swe_gym.gateway.kits import Kit, build_kit, find_kit
+from swe_gym.gateway.kits import Kit, NodeKit, build_kit, find_kit
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.plan import Plan
@@ -210,7 +210,9 @@ def use_kit() -> Callable[[str], None]:
     return use
 
 
-@pytest.mark.parametrize("agent", ["mini", "claude-code", "qwen-code", "openhands"])
+@pytest.mark.parametrize(
+    "agent", ["mini", "claude-code", "qwen-code", "gemini-cli", "kimi-code", "kilo", "pi", "openhands"]
+)
 def test_unmodified_agents_solve_a_task_without_network(agent: str, use_kit: Callable[[str], None]) -> None:
     use_kit(agent)
     found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
@@ -341,6 +343,16 @@ def test_a_kit_without_npm_names_its_packages(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     with pytest.raises(MissingDependency, match=f"installs .*{package}"):
         build_kit(make_agent(agent).kit)
+
+
+@pytest.mark.parametrize("agent", ["kimi-code", "pi"])
+def test_a_lock_file_pins_the_version_and_every_package(agent: str) -> None:
+    made = make_agent(agent)
+    assert isinstance(made.kit, NodeKit)
+    assert made.kit.version == made.version
+    locked = json.loads(Path(made.kit.lock).read_text())["packages"]
+    assert all(one["integrity"] and one["version"] for path, one in locked.items() if path)
+    assert "lock" not in made.kit.spec
 
 
 def test_a_kit_is_built_once() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import openai
 import pytest
-from gateway_parts import TOOLS, ByteTokenizer, Scripted, SocketConnection, asked, post, served, tokens
+from gateway_parts import TOOLS, ByteTokenizer, Feed, Scripted, SocketConnection, asked, post, served, tokens
 
 from swe_gym.errors import PolicyError
 from swe_gym.gateway.calls import Call
 from swe_gym.gateway.flights import Flight, events_of
 from swe_gym.gateway.http import HttpLimits, HttpRequest
 from swe_gym.gateway.model_server import ServedGenerator, ServerSampler
-from swe_gym.gateway.protocols import DIALECTS
+from swe_gym.gateway.protocols import DIALECTS, find_target
 from swe_gym.gateway.session import Limits, Session
 from swe_gym.gateway.token_sampler import TokenSampler
 from swe_gym.rollout.policies.llm import LLMPolicies
@@ -23,6 +23,7 @@ from swe_gym.rollout.tokens import ChatTemplate, Completion
 from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer
 from swe_gym.trajectories.trajectory import Prices, Turn
 
+GOOGLE = "/v1beta/models/a/model:1"
 HI = [{"role": "user", "content": "hi"}]
 
 
@@ -68,6 +69,55 @@ def test_openai_responses(session: Session) -> None:
     assert message.content[0].text == "I do it."
     assert [turn.observation for turn in session.turns] == ["files", ""]
     assert not session.reasons
+
+
+def test_google_generate_content(session: Session) -> None:
+    declared = {**TOOLS[0]["function"], "parameters": {"type": "OBJECT", "properties": {"command": {"type": "STRING"}}}}
+    body: dict[str, Any] = {
+        "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
+        "systemInstruction": {"parts": [{"text": "be"}]},
+        "tools": [{"functionDeclarations": [declared]}],
+        "generationConfig": {"maxOutputTokens": 99, "thinkingConfig": {"includeThoughts": True}},
+    }
+    status, whole = asked(session, f"{GOOGLE}:generateContent", body)
+    (candidate,) = whole["candidates"]
+    thought, text, call = candidate["content"]["parts"]
+    assert (status, candidate["finishReason"], whole["modelVersion"]) == (200, "STOP", "a/model:1")
+    assert (thought, text) == ({"text": "hm", "thought": True}, {"text": "I do it."})
+    assert (call["functionCall"]["name"], call["functionCall"]["args"]) == ("bash", {"command": "ls"})
+    without_id = {"name": "bash", "args": {"command": "ls"}}
+    parts = [text, {"functionCall": without_id}]
+    result = {"functionResponse": {"name": "bash", "response": {"output": "files"}}}
+    body["contents"] += [{"role": "model", "parts": parts}, {"role": "user", "parts": [result]}]
+    feed = Feed(post(f"{GOOGLE}:streamGenerateContent?alt=sse", body))
+    session.handle(feed)
+    lines = [line for line in feed.received.splitlines() if line.startswith(b"data: ")]
+    chunks = [json.loads(line.removeprefix(b"data: ")) for line in lines]
+    assert [len(one["candidates"][0]["content"]["parts"]) for one in chunks] == [1, 1, 1]
+    assert chunks[-1]["usageMetadata"]["candidatesTokenCount"] == whole["usageMetadata"]["candidatesTokenCount"]
+    assert asked(session, f"{GOOGLE}:countTokens", body)[1]["totalTokens"] > 0
+    session.close()
+    first, second = session.turns
+    assert (first.observation, second.parent, first.tool) == ("files", None, "bash")
+    assert not session.reasons
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"contents": []}, "at least one content"),
+        ({"contents": [{"role": "model", "parts": [{"fileData": {}}]}]}, "a part with fileData"),
+        ({"contents": [{"role": "robot", "parts": []}]}, "unknown role 'robot'"),
+        ({"contents": [{"parts": [{"functionResponse": {"name": "x", "response": {}}}]}]}, "follows no call"),
+        ({"tools": [{"googleSearch": {}}]}, "runs on Google's servers only"),
+        ({"generationConfig": {"candidateCount": 2}}, "only 1 is supported"),
+    ],
+)
+def test_google_requests_that_are_refused(session: Session, change: dict[str, Any], said: str) -> None:
+    body = {"contents": [{"parts": [{"text": "hi"}]}], **change}
+    status, answer = asked(session, f"{GOOGLE}:generateContent", body)
+    assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert said in answer["error"]["message"]
 
 
 # --- limits and failures -------------------------------------------------------------------------------------
@@ -315,10 +365,12 @@ def test_a_stream_shows_signs_of_life_until_the_answer(path: str, sign: bytes, e
     assert [turn.action for turn in session.turns] == ["answer 0"]
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", [*DIALECTS, "/v1beta/models/m:streamGenerateContent"])
 def test_the_first_sign_of_life_comes_with_the_first_wait(name: str) -> None:
     call, request = Call(model="m", messages=HI, stream=True), HttpRequest("POST", name, {}, b"")
-    dialect, flight = DIALECTS[name], Flight(b"", 0)
+    target, flight = find_target(name), Flight(b"", 0)
+    assert target is not None
+    dialect = target.dialect
     assert next(events_of(dialect, call, flight, request, 3600.0, late=True)) == dialect.PING
 
 

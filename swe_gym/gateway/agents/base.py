@@ -59,8 +59,8 @@ class Agent(Frozen, abc.ABC):
     version: ClassVar[str] = ""
     """Version of the kit's main package; empty if unknown."""
 
-    protocol: ClassVar[Literal["chat", "responses", "messages", "any"]] = "any"
-    """API that the agent speaks: OpenAI chat completions, OpenAI responses, or Anthropic messages."""
+    protocol: ClassVar[Literal["chat", "responses", "messages", "google", "any"]] = "any"
+    """API that the agent speaks: OpenAI chat completions or responses, Anthropic messages, Google generateContent."""
 
     shell: ClassVar[tuple[str, str]] = ("bash", "command")
     """Name of its tool for shell commands, and the argument with the command; empty if it has none."""

@@ -1,6 +1,7 @@
 """opencode."""
 
 import json
+from typing import ClassVar
 
 from ...types import JsonObject
 from ..kits import NpmKit
@@ -13,6 +14,9 @@ class OpenCode(EquippedAgent):
 
     version = "1.18.33"
     protocol = "chat"
+    program: ClassVar[str] = "bin/opencode"
+    prefix: ClassVar[str] = "OPENCODE"
+    """Start of the names of its variables."""
 
     @property
     def kit(self) -> NpmKit:
@@ -38,12 +42,12 @@ class OpenCode(EquippedAgent):
             "mcp": {name: _describe(one) for name, one in self.servers.items()},
         }
         return Launch(
-            [f"{assignment.kit}/{self.kit.path}/bin/opencode", "run", "--model", model, *self.arguments],
+            [f"{assignment.kit}/{self.kit.path}/{self.program}", "run", "--model", model, *self.arguments],
             env={
-                "OPENCODE_CONFIG": file,
-                "OPENCODE_DISABLE_AUTOUPDATE": "1",
-                "OPENCODE_DISABLE_MODELS_FETCH": "1",
-                "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+                f"{self.prefix}_CONFIG": file,
+                f"{self.prefix}_DISABLE_AUTOUPDATE": "1",
+                f"{self.prefix}_DISABLE_MODELS_FETCH": "1",
+                f"{self.prefix}_DISABLE_LSP_DOWNLOAD": "1",
                 **{f"XDG_{name}_HOME": f"{home}/{name.lower()}" for name in ("CONFIG", "DATA", "CACHE", "STATE")},
                 **self.env,
             },

@@ -1,0 +1,253 @@
+"""Google's generateContent."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...trajectories import Usage
+from ...types import Json, JsonObject
+from ..calls import Answer, Call, Refusal, event
+from ..parsing import arguments_of
+from ..reading import (
+    field,
+    function_tool,
+    join_parts,
+    make_tool_call,
+    merge_messages,
+    objects,
+    settings_of,
+    token_limit,
+)
+
+PING = b"\n"
+"""Empty line that keeps a stream alive: Google's SDK fails on a comment."""
+
+READ = frozenset("model stream contents systemInstruction tools toolConfig generationConfig".split())
+"""Fields that have an effect. `model` and `stream` stand in the path."""
+
+SETTINGS: Mapping[str, str] = {
+    "temperature": "temperature",
+    "topP": "top_p",
+    "topK": "top_k",
+    "presencePenalty": "presence_penalty",
+    "frequencyPenalty": "frequency_penalty",
+    "seed": "seed",
+    "stopSequences": "stop",
+}
+"""Setting -> its name in chat completions."""
+
+CONFIGURED = frozenset(("maxOutputTokens", "candidateCount", "thinkingConfig")) | SETTINGS.keys()
+"""Fields of `generationConfig` that have an effect."""
+
+CHOICES = {"ANY": "required", "NONE": "none"}
+STATUSES = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
+TEXTS = ("output", "result", "error")
+"""Fields of a function's response. The text of one that stands alone is the result."""
+
+
+def read(body: JsonObject) -> Call:
+    """Read a request. Parts and fields are also taken in the SDK's snake case where Google takes them.
+
+    Raises:
+        Refusal: It is invalid, or asks for something that is not supported.
+    """
+    config = field(body, "generationConfig", dict, {})
+    if field(config, "candidateCount", int, 1) != 1:
+        raise Refusal(400, "generationConfig.candidateCount: only 1 is supported")
+    given = objects(body, "contents")
+    if not given:
+        raise Refusal(400, "contents: at least one content is required")
+    messages = [one for index, content in enumerate(given) for one in _messages(content, f"contents[{index}]")]
+    return Call(
+        model=field(body, "model", str, ""),
+        messages=_name_results(merge_messages([*_system(body), *messages])),
+        tools=[tool for index, tools in enumerate(objects(body, "tools")) for tool in _tools(tools, f"tools[{index}]")],
+        max_tokens=token_limit(config, "maxOutputTokens"),
+        stream=field(body, "stream", bool, False),
+        settings=_settings(body, config),
+        ignored=(body.keys() - READ) | {f"generationConfig.{name}" for name in config.keys() - CONFIGURED},
+        flags={"thoughts": field(config, "thinkingConfig", dict, {}).get("includeThoughts") is True},
+    )
+
+
+def _settings(body: JsonObject, config: JsonObject) -> JsonObject:
+    found: JsonObject = {ours: config.get(name) for name, ours in SETTINGS.items()}
+    calling = field(field(body, "toolConfig", dict, {}), "functionCallingConfig", dict, {})
+    names = field(calling, "allowedFunctionNames", list, [])
+    if calling.get("mode") == "ANY" and len(names) == 1:
+        found["tool_choice"] = {"type": "function", "function": {"name": names[0]}}
+    else:
+        found["tool_choice"] = CHOICES.get(str(calling.get("mode")))
+    return settings_of(found, found)
+
+
+def _system(body: JsonObject) -> list[JsonObject]:
+    parts = objects(field(body, "systemInstruction", dict, {}), "parts")
+    content = join_parts([_part(part, "systemInstruction") for part in parts])
+    return [{"role": "system", "content": content}] if content else []
+
+
+def _tools(tools: JsonObject, where: str) -> list[JsonObject]:
+    for name in tools.keys() - {"functionDeclarations"}:
+        raise Refusal(400, f"{where}: the tool {name[:60]!r} runs on Google's servers only")
+    return [_tool(tool, where) for tool in objects(tools, "functionDeclarations")]
+
+
+def _tool(tool: JsonObject, where: str) -> JsonObject:
+    schema = field(tool, "parametersJsonSchema", dict) or _plain(field(tool, "parameters", dict))
+    return function_tool({**tool, "schema": schema, "strict": None}, "schema", where)
+
+
+def _plain(schema: Json) -> Json:
+    """Return a schema of Google's as JSON Schema, whose types are in lower case."""
+    if isinstance(schema, list):
+        return [_plain(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value.lower() if name == "type" and isinstance(value, str) else _plain(value)
+        for name, value in schema.items()
+    }
+
+
+def _messages(content: JsonObject, where: str) -> list[JsonObject]:
+    """Return a content as messages of OpenAI's chat API: results of functions become messages of their own, first."""
+    role, parts = field(content, "role", str, "user"), objects(content, "parts")
+    if role == "model":
+        return [_assistant(parts, where)]
+    if role not in ("user", "function"):
+        raise Refusal(400, f"{where}.role: unknown role {role[:60]!r}")
+    found = [_result(part["functionResponse"], where) for part in parts if "functionResponse" in part]
+    rest = [_part(part, where) for part in parts if "functionResponse" not in part]
+    return [*found, {"role": "user", "content": join_parts(rest)}] if rest or not found else found
+
+
+def _assistant(parts: Sequence[JsonObject], where: str) -> JsonObject:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[JsonObject] = []
+    for part in parts:
+        if "functionCall" in part:
+            calls.append(_call(field(part, "functionCall", dict, {}), where))
+        elif "text" in part:
+            (thoughts if part.get("thought") is True else texts).append(field(part, "text", str, ""))
+        elif part.keys() - {"thought", "thoughtSignature"}:
+            raise Refusal(400, f"{where}: a part with {_names(part)} is not supported")
+    message: JsonObject = {"role": "assistant", "content": "".join(texts) or None}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _call(call: JsonObject, where: str) -> JsonObject:
+    arguments = json.dumps(field(call, "args", dict, {}), ensure_ascii=False)
+    return make_tool_call(field(call, "id", str, ""), field(call, "name", str, ""), arguments, where)
+
+
+def _result(answer: Json, where: str) -> JsonObject:
+    if not isinstance(answer, dict):
+        raise Refusal(400, f"{where}: functionResponse: expected an object")
+    response = field(answer, "response", dict, {})
+    text = next((response[name] for name in TEXTS if list(response) == [name]), None)
+    content = text if isinstance(text, str) else json.dumps(response, ensure_ascii=False)
+    more = [_part(part, where) for part in objects(answer, "parts")]
+    joined = join_parts([{"type": "text", "text": content}, *more])
+    named = {"tool_call_id": field(answer, "id", str, ""), "name": field(answer, "name", str, "")}
+    return {"role": "tool", **named, "content": joined}
+
+
+def _part(part: JsonObject, where: str) -> JsonObject:
+    """Return a part as one of OpenAI's chat API."""
+    if "text" in part:
+        return {"type": "text", "text": field(part, "text", str, "")}
+    data = field(part, "inlineData", dict, {})
+    if str(data.get("mimeType")).startswith("image/"):
+        return {"type": "image_url", "image_url": {"url": f"data:{data['mimeType']};base64,{data.get('data')}"}}
+    raise Refusal(400, f"{where}: a part with {_names(part)} is not supported")
+
+
+def _names(part: JsonObject) -> str:
+    return ", ".join(sorted(part))[:60] or "nothing"
+
+
+def _name_results(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return messages whose calls and results have ids. Google's need none: a result belongs to the next call."""
+    found: list[JsonObject] = []
+    waiting: list[tuple[str, str]] = []  # name and id of each call without a result
+    for number, message in enumerate(messages):
+        if message["role"] == "tool":
+            name, known = message.pop("name"), message["tool_call_id"]
+            fits = [one for one in waiting if one[1] == known] if known else [one for one in waiting if one[0] == name]
+            if not fits and not known:
+                raise Refusal(400, f"contents: a response of {name[:60]!r} follows no call of it")
+            waiting = [one for one in waiting if one not in fits[:1]]
+            message = {**message, "tool_call_id": known or fits[0][1]}
+        for index, call in enumerate(message.get("tool_calls") or ()):
+            call["id"] = call["id"] or f"call{number:04}{index:02}"
+            waiting.append((call["function"]["name"], call["id"]))
+        found.append(message)
+    return found
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+
+def write(call: Call, answer: Answer) -> JsonObject:
+    """Return the answer as the body of a response."""
+    return _response(call, answer, _parts(call, answer), last=True)
+
+
+def _parts(call: Call, answer: Answer) -> list[JsonObject]:
+    parts: list[JsonObject] = []
+    if answer.reasoning and call.flags.get("thoughts"):
+        parts.append({"text": answer.reasoning, "thought": True})
+    if answer.content or not answer.tool_calls:
+        parts.append({"text": answer.content})
+    for one in answer.tool_calls:
+        function = {"id": one["id"], "name": one["function"]["name"], "args": arguments_of(one)}
+        parts.append({"functionCall": function})
+    return parts
+
+
+def _response(call: Call, answer: Answer, parts: Sequence[JsonObject], *, last: bool) -> JsonObject:
+    candidate: JsonObject = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+    if last:
+        candidate["finishReason"] = "MAX_TOKENS" if answer.finish == "length" else "STOP"
+    head = {"candidates": [candidate], "modelVersion": call.model, "responseId": answer.id}
+    return {**head, "usageMetadata": _usage(answer.usage)} if last else head
+
+
+def _usage(usage: Usage) -> JsonObject:
+    return {
+        "promptTokenCount": usage.prompt_tokens,
+        "cachedContentTokenCount": usage.cached_tokens,
+        "candidatesTokenCount": usage.completion_tokens,
+        "totalTokenCount": usage.tokens,
+    }
+
+
+def events(call: Call, answer: Answer) -> Iterator[bytes]:
+    """Yield the answer as events."""
+    parts = _parts(call, answer)
+    for number, part in enumerate(parts, 1):
+        yield event(_response(call, answer, [part], last=number == len(parts)))
+
+
+def error(refusal: Refusal) -> JsonObject:
+    """Return the body of an error."""
+    status = STATUSES.get(refusal.status, "INTERNAL" if refusal.status >= 500 else "FAILED_PRECONDITION")
+    return {"error": {"code": refusal.status, "message": refusal.message, "status": status}}
+
+
+def error_event(refusal: Refusal) -> bytes:
+    """Return an error inside a stream, where Google's SDK reads it without the name of a field."""
+    return json.dumps(error(refusal)).encode()
+
+
+def models(names: Sequence[str]) -> JsonObject:
+    """Return the list of models."""
+    return {"models": [model(name) for name in names]}
+
+
+def model(name: str) -> JsonObject:
+    """Return one model."""
+    return {"name": f"models/{name}", "supportedGenerationMethods": ["generateContent", "countTokens"]}
