@@ -12,8 +12,14 @@ from typing import NamedTuple, Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxStartError
 from ..grading import Patch, apply_start, hidden_places, list_work, seal_workspace, take_patch
-from ..grading.in_place import begin_in_place, begin_verifier, collect, grade_in_place
-from ..grading.in_place.artifacts import put_artifacts, take_artifacts
+from ..grading.in_place import (
+    begin_in_place,
+    begin_verifier,
+    collect,
+    grade_in_place,
+    put_artifacts,
+    take_artifacts,
+)
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool, WarmSandbox, gate, load_backend, make_spec
 from ..threads import in_thread
 from ..types import JsonObject, Task, Verdict

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...errors import FileError, MissingFile, NotAFile
 from ...sandboxes import Sandbox
 from ...types import Artifact, Task
-from . import SETUP_TIMEOUT, no_reward
+from .script import SETUP_TIMEOUT, no_reward
 
 MOST_BYTES = 256 << 20
 """Bytes of all artifacts of an attempt."""

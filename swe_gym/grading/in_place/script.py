@@ -1,0 +1,322 @@
+"""The script of a task: what it needs, its run, and its reward."""
+
+import json
+import math
+import posixpath
+import shlex
+import time
+from collections.abc import Callable, Mapping
+
+from ...errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
+from ...guests import bundle
+from ...sandboxes import Sandbox, start_command
+from ...types import FileContent, Healthcheck, Json, JsonObject, RewardScript, Task, Verdict
+from ..base import LOG_CHARS
+from ..graders import some
+from ..reporter import steady_env, timeout_reason
+
+REWARD_FILES = ("reward.json", "reward.txt")
+"""Files of the reward. The first that exists counts."""
+
+LOG_FILE = "test-stdout.txt"
+LARGEST_REWARD_FILE = 1 << 16
+LARGEST_LOG = 16 << 20
+SETUP_TIMEOUT = 60.0
+
+SOLUTION_LOG = "/logs/agent/oracle.txt"
+FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+"""Folders that Harbor makes in every sandbox."""
+
+WITH_BASH = 'command -v bash > /dev/null && exec bash -c "$0"; exec sh -c "$0"'
+"""Runs the line in $0 with the shell of sandboxes: bash if there is one."""
+
+FAST_ENOUGH = 0.5
+"""Share of the time limit. If the solution takes more, the machine may be to blame for a timeout, not the work."""
+
+NO_OWN_ROOT = (
+    "task {task} is judged in the policy's sandbox, outside of the workdir too, and the backend {backend!r} gives it "
+    "no root folder of its own on this machine: allow user namespaces (`swe-gym doctor` shows how), or use a "
+    "container backend"
+)
+
+
+class NoReward(GradingError):
+    """The script could not run, timed out, or wrote no valid reward: work, task or machine may be to blame.
+
+    Attributes:
+        verdict: Verdict for the case that the work is to blame.
+    """
+
+    def __init__(self, message: str, verdict: Verdict) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+def begin_in_place(task: Task, sandbox: Sandbox) -> None:
+    """Prepare a new sandbox of a task that is judged in place: make folders, add the task's files.
+
+    Raises:
+        Unsupported: The sandbox has no root folder of its own.
+        TaskError: The folders cannot be made, or the script or a command of the task cannot run as its user.
+        SandboxStartError: The task's healthcheck fails.
+        SandboxError: The sandbox failed.
+    """
+    script = _script_of(task)
+    users = {f"verifier.collect: user = {hook.user}": hook.user for hook in script.collect}
+    if script.verifier is None:
+        users[f"verifier.user = {script.user!r}"] = script.user
+    _prepare(task, sandbox, task.needs.files, users)
+    if script.healthcheck:
+        wait_until_healthy(script.healthcheck, sandbox)
+
+
+def begin_verifier(task: Task, sandbox: Sandbox) -> None:
+    """Prepare the sandbox of a verifier that has its own.
+
+    Raises:
+        Unsupported, TaskError, SandboxError: See `begin_in_place`.
+    """
+    script = _script_of(task)
+    files = script.verifier.needs.files if script.verifier else {}
+    _prepare(task, sandbox, files, {f"verifier.user = {script.user!r}": script.user})
+
+
+def _prepare(task: Task, sandbox: Sandbox, files: Mapping[str, FileContent], users: Mapping[str, str | None]) -> None:
+    """Make Harbor's folders, see that commands can run as their users (by field), and add files."""
+    if sandbox.workdir != sandbox.spec.workdir:
+        raise Unsupported(NO_OWN_ROOT.format(task=task.task_id, backend=sandbox.name))
+    folders = shlex.join([*FOLDERS, _script_of(task).rewards])
+    made = sandbox.exec(
+        f"mkdir -p {folders} && chmod 777 {folders} && id -u", cwd="/", timeout=SETUP_TIMEOUT, merge=True
+    )
+    if not made.ok:
+        raise TaskError(
+            f"task {task.task_id}: the image's user cannot make {folders}: {made.text.strip()[-500:]}. Use an image "
+            "whose user is root"
+        )
+    for field, user in users.items():
+        if user is not None:
+            _check_user(task, field, user, sandbox, is_root=made.text.strip() == "0")
+    put_files(files, sandbox)
+
+
+def _check_user(task: Task, field: str, user: str, sandbox: Sandbox, *, is_root: bool) -> None:
+    """Raise `TaskError` if a command cannot run as its user."""
+    if not is_root:
+        raise TaskError(
+            f"task {task.task_id}: {field}, and the image's user is not root, who alone can run commands as another "
+            "user: use an image whose user is root"
+        )
+    tried = sandbox.exec(_as_user(user, "true"), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    if not tried.ok:
+        raise TaskError(f"task {task.task_id}: {field}: {tried.text.strip()[-500:]}")
+
+
+def _as_user(user: str | None, command: str) -> str | list[str]:
+    """Return what runs a command line as a user, in a sandbox whose commands run as root unless there is none."""
+    if user in (None, "root", "0"):
+        return command
+    return start_command(bundle("as_user"), arguments=[str(user), "/bin/sh", "-c", WITH_BASH, command])
+
+
+def collect(task: Task, sandbox: Sandbox) -> None:
+    """Run the commands that come between the policy's work and the script. As in Harbor, their failures do not count.
+
+    Raises:
+        SandboxError: The sandbox was lost.
+    """
+    for hook in _script_of(task).collect:
+        sandbox.exec(_as_user(hook.user, hook.command), timeout=hook.timeout, merge=True)
+
+
+def wait_until_healthy(check: Healthcheck, sandbox: Sandbox) -> None:
+    """Repeat a check until it succeeds, as Docker does. `Sandbox.close` ends the waiting.
+
+    Raises:
+        SandboxStartError: It failed too often.
+        SandboxError: The sandbox failed.
+    """
+    end_of_start, failures = time.monotonic() + check.start_period, 0
+    while True:
+        starting = time.monotonic() < end_of_start
+        result = sandbox.exec(check.command, timeout=check.timeout, merge=True)
+        if result.ok:
+            return
+        failures += not starting
+        if failures >= check.retries:
+            text = f"the healthcheck {check.command!r} failed {failures} times in a row: {result.describe()}"
+            raise SandboxStartError(text, reason="setup", retryable=True, detail=result.text[-2000:])
+        pause = check.start_interval if starting else check.interval
+        sandbox.exec(["sleep", str(pause)], timeout=pause + SETUP_TIMEOUT)
+
+
+def put_files(files: Mapping[str, FileContent], sandbox: Sandbox) -> None:
+    """Write files with their modes."""
+    for path, file in files.items():
+        sandbox.write_file(path, file.data, mode=file.mode)
+
+
+def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
+    """Run the task's script in a sandbox, the policy's or its own, and read its reward. Only 1 is resolved.
+
+    Raises:
+        NoReward: The script could not run, timed out, or wrote no valid reward.
+        SandboxError: The sandbox was lost.
+    """
+    script = _script_of(task)
+    rewards = [posixpath.join(script.rewards, name) for name in REWARD_FILES]
+    removed = sandbox.exec(["rm", "-rf", "--", *rewards], cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    if not removed.ok:
+        raise no_reward(task, "old rewards cannot be removed", removed.text)
+    try:
+        put_files(script.files, sandbox)
+    except FileError as error:
+        raise no_reward(task, "the task's tests cannot be added", str(error)) from error
+    log = posixpath.join(script.rewards, LOG_FILE)
+    sandbox.exec(["chmod", "+x", script.script], timeout=SETUP_TIMEOUT)
+    result = sandbox.exec(
+        _as_user(script.user, f"({shlex.quote(script.script)}) > {shlex.quote(log)} 2>&1"),
+        timeout=task.oracle.timeout,
+        env={**steady_env(sandbox), **script.env},
+        merge=True,
+    )
+    said = result.text + _read_log(sandbox, log)
+    facts: JsonObject = {"duration": result.duration, "exit_code": result.exit_code, "log": said[-LOG_CHARS:]}
+    if result.timed_out:
+        raise no_reward(task, timeout_reason(task.oracle.timeout), said, {**facts, "timed_out": True})
+    try:
+        score, notes = _read_reward(sandbox, rewards)
+    except ValueError as error:
+        raise no_reward(task, str(error), said, facts) from error
+    reason = "" if score == 1.0 else f"the task's script gave the reward {score:g}"
+    return Verdict(resolved=score == 1.0, score=score, reason=reason, notes=notes, judge="reward", **facts)
+
+
+def no_reward(task: Task, why: str, said: str, facts: JsonObject | None = None) -> NoReward:
+    """Return the error for a missing reward: why, what was said about it, and fields of the verdict."""
+    verdict = Verdict(resolved=False, score=0.0, reason=why, judge="reward", **(facts or {}))
+    return NoReward(f"task {task.task_id}: {why}: {said[-2000:].strip() or 'no output'}", verdict)
+
+
+def blame(task: Task, failure: NoReward, fresh: Sandbox, judge: Callable[[Sandbox], Verdict]) -> Verdict:
+    """Decide who is to blame for a missing reward, by the task's solution, or by no work if it has none.
+
+    Args:
+        task: The task.
+        failure: What happened with the work.
+        fresh: Another sandbox of the task, in which nothing has run.
+        judge: Function that grades it.
+
+    Returns:
+        The verdict on the work, if the script writes a reward here, and in time.
+
+    Raises:
+        GradingError: The script writes no reward here either, or the machine is slow.
+        SandboxError: The sandbox failed.
+    """
+    try:
+        if task.oracle.has_solution:
+            run_solution(task, fresh)
+        control = judge(fresh)
+    except (GradingError, TaskError) as error:
+        work = "its own solution" if task.oracle.has_solution else "no work"
+        raise GradingError(f"{failure}\nWith {work} there is no reward either: {error}") from failure
+    if failure.verdict.timed_out and control.duration > FAST_ENOUGH * task.oracle.timeout:
+        raise GradingError(
+            f"{failure}\nIts own solution takes {control.duration:.1f} s now", reason="starved"
+        ) from failure
+    return failure.verdict
+
+
+def run_solution(task: Task, sandbox: Sandbox) -> None:
+    """Run the task's solution in a sandbox, as a policy would.
+
+    Raises:
+        TaskError: The task has no solution, or it failed.
+        SandboxError: The sandbox failed.
+    """
+    script = _script_of(task)
+    if not script.solve:
+        raise TaskError(f"task {task.task_id} has no solution")
+    put_files(script.solution, sandbox)
+    result = sandbox.exec(
+        solve_command(script),
+        timeout=task.time_limit or task.oracle.timeout,
+        env={"DEBIAN_FRONTEND": "noninteractive", **script.solution_env},
+        merge=True,
+    )
+    if result.timed_out:
+        raise TaskError(f"task {task.task_id}: its solution {result.describe()}")
+
+
+def solve_command(script: RewardScript) -> str:
+    """Return the shell command that runs the solution."""
+    solve = shlex.quote(script.solve)
+    return f"chmod +x {solve}; ({solve}) > {SOLUTION_LOG} 2>&1"
+
+
+def _script_of(task: Task) -> RewardScript:
+    script = task.oracle.in_place
+    if script is None:
+        raise GradingError(f"task {task.task_id}: its oracle has no script that writes a reward")
+    return script
+
+
+def _read_log(sandbox: Sandbox, path: str) -> str:
+    try:
+        return sandbox.read_file(path, max_bytes=LARGEST_LOG).decode("utf-8", "replace")
+    except FileError as error:  # the script removed it, or it is too large
+        return f"[{LOG_FILE} cannot be read: {type(error).__name__}]\n"
+
+
+def _read_reward(sandbox: Sandbox, paths: list[str]) -> tuple[float, tuple[str, ...]]:
+    """Return the reward, and a note on further values beside it.
+
+    Raises:
+        ValueError: No file holds a reward between 0 and 1.
+    """
+    for path in paths:
+        try:
+            text = sandbox.read_file(path, max_bytes=LARGEST_REWARD_FILE).decode("utf-8", "replace")
+        except MissingFile:
+            continue
+        except FileError as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        try:
+            return parse_reward(text) if path.endswith(".json") else (_number(float(text), "the reward"), ())
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{path} holds no reward between 0 and 1: {error}") from error
+    raise ValueError("the task's script wrote no reward")
+
+
+def parse_reward(text: str) -> tuple[float, tuple[str, ...]]:
+    """Return the reward in the text of a `reward.json`, and a note on further values.
+
+    The reward is the value of "reward", or the only value.
+
+    Raises:
+        ValueError: The text is not an object of numbers, it does not say which is the reward, or the reward is not
+            between 0 and 1.
+    """
+    values = json.loads(text)
+    if not isinstance(values, dict) or not values:
+        raise ValueError("not a JSON object of numbers")
+    numbers = {str(name): _check_finite(value, name) for name, value in values.items()}
+    if "reward" not in numbers and len(numbers) > 1:
+        raise ValueError(f'several values and none is named "reward": {some(list(numbers))}')
+    name = "reward" if "reward" in numbers else next(iter(numbers))
+    others = [f"{other} {value:g}" for other, value in numbers.items() if other != name]
+    notes = (f"further values of reward.json: {some(others)}",) if others else ()
+    return _number(numbers[name], name), notes
+
+
+def _check_finite(value: Json, name: object) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} is not a finite number")
+    return float(value)
+
+
+def _number(value: float, name: str) -> float:
+    if not 0 <= value <= 1:  # NaN neither
+        raise ValueError(f"{name} is {value:g}")
+    return value
