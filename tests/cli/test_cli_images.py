@@ -103,7 +103,7 @@ def test_built_images_need_nothing_else(toy: Task, image: str, tmp_path: Path) -
         assert record.image.startswith("sha256:")
     finally:
         with closing(docker.APIClient(version="auto")) as engine:
-            engine.remove_image(built.image)
+            remove_when_free(engine, built.image)
 
 
 def test_build_fails_without_its_base_image(tasks: Path, tmp_path: Path) -> None:

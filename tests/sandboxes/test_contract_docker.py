@@ -50,7 +50,7 @@ def image_without_python(docker_image: str) -> Iterator[str]:
         engine.remove_container(container)
         yield f"{name}:without-python"
         users = {"ancestor": f"{name}:without-python"}
-        eventually(lambda: not engine.containers(all=True, filters=users), 20, "nothing uses the image")
+        eventually(lambda: not engine.containers(all=True, filters=users), 60, "nothing uses the image")
         engine.remove_image(f"{name}:without-python")
 
 

@@ -57,7 +57,7 @@ def derived(docker_image: str, engine: docker.APIClient) -> Iterator[Callable[..
     yield make_image
     for image in made:
         users = {"ancestor": image}
-        eventually(lambda users=users: not engine.containers(all=True, filters=users), 10, "nothing uses the image")
+        eventually(lambda users=users: not engine.containers(all=True, filters=users), 60, "nothing uses the image")
         engine.remove_image(image)
 
 

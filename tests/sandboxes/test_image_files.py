@@ -82,7 +82,7 @@ def changed_image(docker_image: str) -> Iterator[str]:
         engine.commit(container, name, "changed", conf={"User": "alice"})
         engine.remove_container(container)
         yield f"{name}:changed"
-        engine.remove_image(f"{name}:changed")
+        engine.remove_image(f"{name}:changed", force=True)
 
 
 def exported(image: str) -> dict[str, Entry]:
