@@ -217,19 +217,23 @@ class Judge:
         ready = self.stage.prepare(self.patch, fresh)
         if self.grader.counted:
             self.plan = self._plan(fresh, forks=ready.plan.runner is not None)
+        self._play_planned(ready, fresh)
+        if not self.runs[-1].results.forked:
+            self._again(range(len(self.plan.groups)))
+
+    def _play_planned(self, ready: Ready, fresh: Sandbox) -> None:
+        """Run the tests as planned."""
         run = self._with_twins(ready, fresh)
         if run.results.result.timed_out:
             fresh.close()  # nothing of the work may slow the gold patch down
             run = self._retry_timeout(run)
         self._keep(run)
-        if not run.results.forked:
-            self._again(range(len(self.plan.groups)))
 
     def _again(self, unforkable: Collection[int]) -> None:
         """Run the tests once more, without twins of these groups."""
         self.plan = self.plan.unforked(unforkable)
         with self.stage.open_fresh() as fresh:
-            self._keep(self._with_twins(self.stage.prepare(self.patch, fresh), fresh))
+            self._play_planned(self.stage.prepare(self.patch, fresh), fresh)
 
     def _keep(self, run: GradedRun) -> None:
         """Store the run whose session played every test as it is; if the first one did, with what is new."""

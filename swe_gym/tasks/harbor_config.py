@@ -143,6 +143,8 @@ class ArtifactEntry(Table):
     def _stay(cls, source: str) -> str:
         if ".." in source.split("/"):
             raise ValueError("a path with '..'")
+        if not source.strip("/."):
+            raise ValueError("the whole root folder")
         return posixpath.normpath(source)
 
     @property

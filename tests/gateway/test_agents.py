@@ -246,7 +246,9 @@ for line in sys.stdin:
 """An MCP server of one tool."""
 
 
-@pytest.mark.parametrize(("agent", "tool"), [("claude-code", "mcp__probe__token"), ("opencode", "probe_token")])
+@pytest.mark.parametrize(
+    ("agent", "tool"), [("claude-code", "mcp__probe__token"), ("opencode", "probe_token"), ("kilo", "probe_token")]
+)
 def test_mcp_servers_and_skills_reach_the_model(
     agent: str, tool: str, use_kit: Callable[[str], None], tmp_path: Path
 ) -> None:

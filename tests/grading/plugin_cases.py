@@ -117,7 +117,7 @@ async def test_name(io_loop):
     await tornado.gen.sleep(0)
     assert greet("Ada") == "hello Ada"
 """
-# Text of any character would make Hypothesis compute its table of Unicode in each twin, for seconds.
+# Text of any character took three times the CPU time in twins.
 HYPOTHESIS = """\
 from string import ascii_letters
 

@@ -251,6 +251,7 @@ def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str
         ("[[artifacts]]\nsource = '/app'\nservice = 'db'", r"artifacts\.0\.service = 'db': services of"),
         ("[[artifacts]]\nsource = 'app'", r"artifacts\.0\.source = 'app': "),
         ("[[artifacts]]\nsource = '/app/../etc'", r"artifacts\.0\.source = '/app/\.\./etc': a path with"),
+        ("[[artifacts]]\nsource = '/'", r"artifacts\.0\.source = '/': the whole root folder"),
         ("[[artifacts]]\nfrom = '/app'", r"artifacts\.0\.source = .*: Field required"),
     ],
 )

@@ -16,7 +16,7 @@ class OpenCode(EquippedAgent):
     protocol = "chat"
     program: ClassVar[str] = "bin/opencode"
     prefix: ClassVar[str] = "OPENCODE"
-    """Start of the names of its variables."""
+    """Start of the names of its variables; in lower case, the name of its folder."""
 
     @property
     def kit(self) -> NpmKit:
@@ -52,7 +52,7 @@ class OpenCode(EquippedAgent):
                 **self.env,
             },
             stdin=assignment.issue,
-            files={file: json.dumps(config), **self.put_skills(f"{home}/config/opencode/skills")},
+            files={file: json.dumps(config), **self.put_skills(f"{home}/config/{self.prefix.lower()}/skills")},
         )
 
 

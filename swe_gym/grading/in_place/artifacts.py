@@ -59,7 +59,7 @@ def _take(artifact: Artifact, sandbox: Sandbox, most: int) -> Taken:
         data = sandbox.read_file(artifact.path, max_bytes=most, timeout=TRANSFER_TIMEOUT)
     except NotAFile:
         packed = _pack(artifact, sandbox, most)
-        return Taken(artifact.path, _without_harm(packed), None)
+        return Taken(artifact.path, clean_archive(packed), None)
     folder, name = posixpath.split(artifact.path)
     entry = sandbox.manifest(folder, only=[name]).get(name)
     return Taken(artifact.path, data, entry.mode & 0o755 if entry and entry.link is None else 0o644)
@@ -81,17 +81,30 @@ def _pack(artifact: Artifact, sandbox: Sandbox, most: int) -> bytes:
         sandbox.exec(["rm", "-f", "--", place], cwd="/", timeout=SETUP_TIMEOUT)
 
 
-def _without_harm(data: bytes) -> bytes:
-    """Return an archive without devices, links that lead out of it, and set-user-id bits. Its files belong to root."""
+def clean_archive(data: bytes) -> bytes:
+    """Return an archive without devices, links that lead out of it, and set-user-id bits. Its files belong to root.
+
+    The policy may have written it: it is not decompressed, and files with holes are refused, as both could be huge.
+
+    Raises:
+        FileError: It is no plain tar archive.
+    """
     kept = io.BytesIO()
     try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive, tarfile.open(fileobj=kept, mode="w") as clean:
+        with (
+            tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive,
+            tarfile.open(fileobj=kept, mode="w") as clean,
+        ):
             for member in archive:
+                if member.issparse():
+                    raise ValueError(f"{member.name!r} is a file with holes")
                 try:
                     harmless = tarfile.data_filter(member, "/artifact")
                 except tarfile.FilterError:
                     continue
-                mode = 0o755 if harmless.isdir() else harmless.mode  # the filter leaves a folder without one
+                mode = (
+                    0o755 if harmless.mode is None else harmless.mode
+                )  # the filter leaves folders and links without one
                 plain = harmless.replace(mode=mode, uid=0, gid=0, uname="", gname="", deep=False)
                 clean.addfile(plain, archive.extractfile(member) if member.isreg() else None)
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
