@@ -217,7 +217,9 @@ def test_unmodified_agents_solve_a_task_without_network(agent: str, use_kit: Cal
     use_kit(agent)
     found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
     assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
-    assert [turn.info.get("segment", "") for turn in found.turns] == [""] * len(found.turns)  # one conversation
+    assert not any(
+        turn.info.get("segment") for turn in found.turns if turn.tool
+    )  # one conversation; a title may be late
 
 
 def test_aider_edits_what_its_model_writes_and_leaves_no_files(use_kit: Callable[[str], None]) -> None:

@@ -301,6 +301,22 @@ def test_side_calls_are_recorded_and_not_trained_on(
     assert [turn.parent for turn in session.turns][:2] == [None, -1]
 
 
+@pytest.mark.parametrize("has_tools", [True, False])
+def test_a_title_that_is_told_the_commands_so_far_is_no_subagent(has_tools: bool) -> None:
+    command = "grep -rn 'def put' larder | head"
+    sampler, _ = tokens(lambda number: [call(command, "So."), "Done.", "A title"][number], append_only=True)
+    session = Session(sampler)
+    agent = Agent(session)
+    agent.ask(told(agent.ask(user("issue")), "result"))
+    title = [
+        {"role": "system", "content": "Write a title."},
+        *user(f"issue\n\nWork so far:\n- bash: {command}\n(no output)"),
+    ]
+    asked(session, CHAT, {"messages": title, **({"tools": TOOLS} if has_tools else {})})
+    session.close()
+    assert [segment.side_call for segment in session.report().segments] == [False, not has_tools]
+
+
 def test_a_template_that_forgets_thoughts_starts_segments_unless_it_must_not() -> None:
     for append_only in (False, True):
         sampler, _ = tokens(lambda number: call(f"ls {number}", "ok"), forgets=True, append_only=append_only)
