@@ -132,8 +132,8 @@ class Sandbox(abc.ABC):
 
     Every backend keeps this contract (`swe_gym.testing.sandbox_contract` tests it):
 
-    * **Deadlines.** `exec` returns or raises within `timeout + grace` and a slack of 2 s (10 s on remote
-      backends), whatever the command does. Every other call has a deadline too.
+    * **Deadlines.** `exec` returns or raises within `timeout + grace` and a slack of 10 s, whatever the command
+      does. Every other call has a deadline too.
     * **Completion** means that the command's first process exited. Children that hold the pipes never delay the
       reply. They live until `close` (a server may be started with `&`), and their later output is discarded.
     * **A timeout is a result**: `timed_out=True`, with partial output. The command's whole tree, daemons included,

@@ -36,8 +36,8 @@ def runner_source() -> str:
 class RunnerSandbox(Sandbox):
     """A backend that uses the runner. Subclasses implement `_connect`, `_disconnect` and `capabilities`."""
 
-    slack: ClassVar[float] = 2.0
-    """Seconds that a reply may take beyond its own deadline before the sandbox counts as lost."""
+    slack: ClassVar[float] = 10.0
+    """Seconds that a reply may take beyond its own deadline before the sandbox counts as lost. Busy machines stall."""
 
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)

@@ -71,7 +71,7 @@ def test_contract(case: Case, server: E2BServer) -> None:
         options = {**defaults["options"], **spec.options}
         return Nearby(spec.model_copy(update={"options": options})).start()
 
-    case.run(make, slack=10.0)
+    case.run(make)
 
 
 def test_the_contract_leaves_nothing(server: E2BServer) -> None:

@@ -35,4 +35,4 @@ def make(**fields: object) -> Sandbox:
 @pytest.mark.usefixtures("kubernetes")
 @sandbox_contract.parametrize(DEVIATIONS)
 def test_contract(case: Case) -> None:
-    case.run(make, slack=10.0)
+    case.run(make)

@@ -25,7 +25,7 @@ REMOVE_SECONDS = 8.0
 LATE_SECONDS = 15.0
 """Seconds in which a container may appear after the reply to its creation was lost."""
 
-SLACK = 2.0
+SLACK = 10.0
 
 CREATE = "POST", r"/containers/create"
 ATTACH = "POST", r"/attach"

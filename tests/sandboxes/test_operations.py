@@ -66,5 +66,5 @@ def test_the_host_sends_the_operations_that_a_case_of_the_contract_exercises(cas
     class Recorded(RecordingSandbox):
         sent: set[str] = set()
 
-    case.run(lambda **fields: Recorded(SandboxSpec.model_validate(fields)).start(), slack=10.0)
+    case.run(lambda **fields: Recorded(SandboxSpec.model_validate(fields)).start())
     assert {name for name, one in EXERCISED.items() if one is case} <= Recorded.sent

@@ -35,7 +35,6 @@ class E2BSandbox(ContainerSandbox):
     """A sandbox of a service with E2B's protocol."""
 
     name = "e2b"
-    slack = 10.0
 
     def __init__(self, spec: SandboxSpec) -> None:
         options = self._parse(spec.options)

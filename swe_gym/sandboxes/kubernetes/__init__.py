@@ -7,7 +7,6 @@ ends, even by SIGKILL; the runner then exits, and with it the container. The own
 import threading
 import time
 from collections.abc import Sequence
-from typing import ClassVar
 
 from ...errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError
 from ...types import Capabilities, JsonMapping
@@ -37,7 +36,6 @@ class KubernetesSandbox(ContainerSandbox):
     """A sandbox in a pod."""
 
     name = "kubernetes"
-    slack: ClassVar[float] = 10.0
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.options = parse_options(KubernetesOptions, spec.options, self.name)

@@ -26,7 +26,7 @@ def check_passes_if_a_sandbox_starts(sandbox: Sandbox) -> None:
     assert ok(sandbox.exec("echo on")).text == "on\n"
 
 
-@case("backend", budget=120.0)
+@case("backend", budget=500.0)
 def diagnosis_of_a_backend_that_works(sandbox: Sandbox) -> None:
     """`diagnose` finds all that sandboxes need, and has a fix for what else does not work."""
     assert problems(type(sandbox).diagnose(sandbox.spec.options)) == []

@@ -81,7 +81,7 @@ def commands_are_ended_from_another_thread(make: Opener, sandbox: Sandbox) -> No
     """`end_processes` spares a running command unless it is asked to end it; then `exec` returns what it printed."""
     marker = new_marker()
     running = Background(partial(sandbox.exec, f"echo before; (sleep {marker} &); sleep {marker}", timeout=120))
-    eventually(lambda: len(processes_inside(sandbox, marker)) >= 2, 10 + make.slack, "the command started")
+    eventually(lambda: len(processes_inside(sandbox, marker)) >= 2, 10 + SLACK, "the command started")
     sandbox.end_processes()
     assert not running.wait(0.2), "a running command was not spared"
     with make.within(SLACK, "ending a command"):

@@ -140,7 +140,7 @@ def send_for_ever(connection: Connection) -> None:
         connection.send(bytes(1 << 16), timeout=60)
 
 
-@case("forward", "slow", budget=200.0)
+@case("forward", "slow", budget=500.0)
 def forwarded_connections(sandbox: Sandbox) -> None:
     """A thousand connections, one after the other, are served, and each is closed."""
     client(sandbox, sandbox.forward(0, echo), ONE_AFTER_THE_OTHER, timeout=180)

@@ -215,7 +215,7 @@ def closing_ends_file_calls(make: Opener, sandbox: Sandbox) -> None:
             check_refused(SandboxClosed, partial(background.result, 20), "a file call")
 
 
-@case("life", "threads", budget=120.0)
+@case("life", "threads", budget=500.0)
 def closing_at_any_moment(make: Opener) -> None:
     """A busy sandbox that is closed at twelve different moments gives only results and `SandboxClosed`."""
     pause = threading.Event()
@@ -287,7 +287,7 @@ def eight_sandboxes_at_once(make: Opener) -> None:
     run_all([partial(one, number) for number in range(8)])
 
 
-@case("life", "slow", budget=120.0)
+@case("life", "slow", budget=500.0)
 def closing_a_hundred_thousand_files(make: Opener, sandbox: Sandbox) -> None:
     """A sandbox full of files, deep folders and locked folders closes within its deadline."""
     ok(sandbox.exec(["python3", "-c", FILL_WITH_FILES], timeout=40))
