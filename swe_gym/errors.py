@@ -203,6 +203,11 @@ def wrong_fields(error: ValidationError) -> str:
     return "; ".join(problems[:MOST_FIELDS] + more)
 
 
+def quantify(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, in the plural unless the number is 1. By default, the plural ends in "s"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def portable(error: BaseException) -> BaseException:
     """Return an error that survives pickling: itself, or its text."""
     with contextlib.suppress(Exception):

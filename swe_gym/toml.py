@@ -124,13 +124,14 @@ def check_names(values: JsonMapping, model: type[BaseModel], section: str = "") 
             check_names(value, kind, f"{section}{name}.")
 
 
-def resolve_variables(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
+def resolve_variables(env: Mapping[str, str], allowed: Collection[str], place: str, option: str) -> dict[str, str]:
     """Return variables with the values of this machine where they name one that is allowed.
 
     Args:
         env: Variables. A value `${NAME}` or `${NAME:-default}` is that of another variable.
         allowed: Names of this machine's variables that may be read. With a default, others are not read.
         place: File and field, for messages.
+        option: Option of the command line that takes `variables`, for messages.
 
     Raises:
         UsageError: A variable is not allowed or not set, and has no default.
@@ -144,7 +145,13 @@ def resolve_variables(env: Mapping[str, str], allowed: Collection[str], place: s
         wanted, default = match.groups()
         found = os.environ.get(wanted) if wanted in allowed else None
         if found is None and default is None:
-            why = "is not set on this machine" if wanted in allowed else f"may not be read. Pass variables=[{wanted!r}]"
-            raise UsageError(f"{place}.{name} = {value!r}: the variable {wanted} {why}")
+            raise UsageError(
+                f"{place}.{name} = {value!r}: the variable {wanted} "
+                + (
+                    "is not set on this machine"
+                    if wanted in allowed
+                    else f"may not be read. Pass variables=[{wanted!r}], or {option} variables='[\"{wanted}\"]'"
+                )
+            )
         values[name] = default if found is None else found
     return values

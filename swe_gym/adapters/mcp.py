@@ -324,12 +324,14 @@ def serve_mcp(plan: Plan, folder: Path) -> None:
         folder: The run folder.
 
     Raises:
-        UsageError: The plan is invalid.
+        UsageError: The plan is invalid, or a tool has the name of the server's own.
         KeyboardInterrupt: SIGTERM, raised once everything is closed and written.
     """
     player = ClientPlayer(plan)
     with contextlib.closing(plan.make_env()) as env:
         tools = list(env.tools)
+    if any(tool.name == START.name for tool in tools):
+        raise UsageError(f"the tool {START.name!r} is the server's own: rename the environment's tool of this name")
     with _serving(player, tools) as serving:
         try:
             if player.wait():

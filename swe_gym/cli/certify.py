@@ -20,13 +20,13 @@ from .export import Attempt
 from .options import (
     BACKEND,
     SOURCE,
+    TIMES_HELP,
     AsJson,
     ExecutorName,
     Match,
     RayAddress,
     SandboxOptions,
     SourceOptions,
-    Times,
     ValidationRecord,
     Workers,
     executor_options,
@@ -38,6 +38,11 @@ if TYPE_CHECKING:  # slow to import, and help needs none of it
 
 TaskOption = Annotated[str | None, SOURCE]
 BackendOption = Annotated[str | None, BACKEND]
+
+RUNS = 3
+"""Runs of the validation in each state, by default."""
+
+TIMES = typer.Option("--times", "-k", min=1, help=f"{TIMES_HELP} (default: {RUNS}).")
 
 STYLES = {"proven": "green", "unproven": "yellow", "refuted": "bold red"}
 
@@ -88,11 +93,13 @@ def regrade(
     backend are those of the run unless you pass others; the reward is that of the run. The exit status is 1 if a reward
     differs, or if an attempt could not be judged.
     """
-    from ..curation import read_claims
+    from ..curation import holds_certificates, read_claims
     from ..curation import regrade as regrade_claims
     from ..tasks import read_records
     from ..trajectories.run_folder import read_run
 
+    if holds_certificates(path):
+        raise UsageError(f"{path} holds certificates: `swe-gym certify {path} --check` judges their patches again")
     read_run(path)
     place = executor_options(executor, ray_address)
     where = Where(source, source_option, backend, sandbox_option, workers, place)
@@ -155,7 +162,7 @@ def certify(
     source: TaskOption = None,
     source_option: SourceOptions = None,
     record: ValidationRecord = None,
-    times: Times = 3,
+    times: Annotated[int | None, TIMES] = None,
     backend: BackendOption = None,
     sandbox_option: SandboxOptions = None,
     workers: Workers = 2,
@@ -175,10 +182,15 @@ def certify(
     if check:
         if output is not None:
             raise UsageError("--check writes nothing: omit FOLDER")
+        if times is not None:
+            raise UsageError("--check repeats the runs that the certificates name: omit --times")
         _check(path, match, attempt, where, record, as_json=as_json)
         return
-    from ..curation import Origins, read_claims, read_known
+    from ..curation import Origins, holds_certificates, read_claims, read_known
 
+    if holds_certificates(path):
+        raise UsageError(f"{path} holds certificates: `swe-gym certify {path} --check` judges their patches again")
+    times = times or RUNS
     folder = output or _folder_beside(path)
     claims = read_claims(path)
     chosen = _choose(claims, match, attempt, _as_recorded(claims.claims, where, theirs=True), certified=True)
@@ -409,7 +421,7 @@ def _choose(claims: "Claims", match: str, attempt: int | None, where: Where, *, 
     Raises:
         UsageError: No attempt matches, or the tasks cannot run.
     """
-    from ..curation import RefusedClaim, find_unsafe
+    from ..curation import RefusedClaim, find_invalid, find_unsafe
 
     wanted = [one for one in claims.claims if _matches(one, match, attempt)]
     refused = [one for one in claims.refused if _matches(one, match, attempt)]
@@ -422,7 +434,7 @@ def _choose(claims: "Claims", match: str, attempt: int | None, where: Where, *, 
     source, opened = where.open_source()
     ids, tasks, kept = set(source.ids()), {}, []
     for claim in wanted:
-        why = find_unsafe(claim.env) if certified else ""
+        why = find_unsafe(claim.env) if certified else find_invalid(claim.env)
         if claim.task_id not in ids:
             why = f"{opened[0]} has no task of this id"
         if not why and claim.task_id not in tasks:

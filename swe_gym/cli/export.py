@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..errors import UsageError
+from ..errors import UsageError, quantify
 from ..trajectories import Trajectory
 from ..trajectories.formats import EXPORTERS, IMPORTERS, export_trajectories, import_trajectories
 from ..trajectories.run_folder import open_trajectories
@@ -43,7 +43,7 @@ def export(
     if not count:
         pairs = ", or no task has attempts with different rewards" if to == "preferences" else ""
         raise UsageError(f"{path}: no trajectory matches the filters{pairs}; {output} was not written")
-    open_console().print(f"{count} rows in {output}")
+    open_console().print(f"{quantify(count, 'row')} in {output}")
 
 
 def import_(
@@ -61,7 +61,7 @@ def import_(
     trajectories = list(import_trajectories(path, form))
     for trajectory in trajectories:
         trajectory.append(output)
-    open_console().print(f"{len(trajectories)} trajectories in {output}")
+    open_console().print(f"{quantify(len(trajectories), 'trajectory', 'trajectories')} in {output}")
 
 
 def select_trajectories(path: Path, match: str, attempt: int | None) -> Iterator[Trajectory]:
@@ -109,7 +109,7 @@ def replay(
             continue
         name = f"{trajectory.task_id}, attempt {trajectory.attempt}"
         if difference is None:
-            console.print(Text.assemble(("same    ", "green"), f" {name}: {len(trajectory.turns)} turns"))
+            console.print(Text.assemble(("same    ", "green"), f" {name}: {quantify(len(trajectory.turns), 'turn')}"))
         else:
             console.print(Text.assemble(("differs ", "bold red"), f" {name}: {difference}"))
     if as_json:

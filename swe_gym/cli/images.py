@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from ..envs import task_spec, verifier_spec
-from ..errors import MissingDependency, SandboxError, TaskError
+from ..errors import MissingDependency, SandboxError, TaskError, quantify
 from ..files import write_text
 from ..sandboxes import SandboxSpec, default_image, open_sandbox
 from ..tasks import write_tasks
@@ -159,7 +159,7 @@ def build(
     names = list(matching(tasks, match))
     problems = for_each(names, one, workers, threading.Event(), console.print)
     write_tasks([built[name] for name in names if name in built], output)
-    console.print(f"{len(built)} tasks written to {output}; {len(problems)} failed")
+    console.print(f"{quantify(len(built), 'task')} written to {output}; {len(problems)} failed")
     if problems:
         raise typer.Exit(1)
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import quantify
 from ..trajectories import ModelServer
 from ..types import JsonObject
 from ..viewer import RESULTS
@@ -65,12 +66,12 @@ def _lines(found: JsonObject) -> dict[str, str]:
         "requests": f"{found['requests']:,} answered, {found['retries']:,} failed and sent again" if asked else "",
         "time": _time(found) if graded else "",
         "invalid calls": _format_invalid(found) if graded else "",
-        "shortened": f"the conversations of {found['shortened']} episodes, to fit the model's context"
+        "shortened": f"the conversations of {quantify(found['shortened'], 'episode')}, to fit the model's context"
         if found["shortened"]
         else "",
         "not resolved": _counts(found["unresolved"]),
         "failed tries": _counts(found["failed_tries"]),
-        "cheat signs": f"in {found['cheat_signs']} episodes: look at them" if found["cheat_signs"] else "",
+        "cheat signs": f"in {quantify(found['cheat_signs'], 'episode')}: look at them" if found["cheat_signs"] else "",
         "predictions": " to ".join(dict.fromkeys([*found["predictions"][:1], *found["predictions"][-1:]])),
     }
 

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import quantify
 from ..rollout import Progress
 from ..trajectories import Usage
 from .common import make_table
@@ -127,7 +128,7 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
     console.print(
         f"\n{progress.resolved} of {progress.done} resolved ({progress.resolved_rate:.1%}), "
         f"{progress.mean_turns:.1f} turns on average, in {duration(progress.seconds)}."
-        + (f" {left} episodes are left; run the same command to run them." if left else "")
+        + (f" {quantify(left, 'episode')} left; run the same command to run the rest." if left else "")
     )
     if progress.usage.calls:
         used = progress.usage

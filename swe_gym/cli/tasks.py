@@ -11,7 +11,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import TaskError, UsageError
+from ..errors import TaskError, UsageError, quantify
 from ..tasks import HUB, TASK_EXPORTERS, FileSource, by_image, is_place_of_tasks, split_by_repository, write_tasks
 from ..types import Task
 from .common import (
@@ -62,7 +62,9 @@ def list_tasks(
     console.print(table)
     if console.is_terminal:
         where = "" if (given or source) == "toy" else f"{given or source} "
-        console.print(f"\n{len(tasks)} tasks. Show one: swe-gym tasks show {where}{tasks[0].task_id}", style="dim")
+        console.print(
+            f"\n{quantify(len(tasks), 'task')}. Show one: swe-gym tasks show {where}{tasks[0].task_id}", style="dim"
+        )
 
 
 @app.command()
@@ -180,7 +182,7 @@ def export(
         write(by_image(tasks) if only.shuffle is None else tasks, output, name, options)
     else:
         write_tasks(tasks, output)
-    open_console().print(f"{len(tasks)} tasks in {output}")
+    open_console().print(f"{quantify(len(tasks), 'task')} in {output}")
 
 
 @app.command()
@@ -203,13 +205,16 @@ def pack(
     bundle = pack_tasks(only.tasks(open_source(source, source_option)), folder, license=license)
     console = open_console()
     archives = {packed.path for packed in bundle.sources.values()}
-    console.print(f"{len(bundle.tasks)} tasks and {len(archives)} archives in {folder}, {decimal(bundle.bytes)}")
+    tasks, files = quantify(len(bundle.tasks), "task"), quantify(len(archives), "archive")
+    console.print(f"{tasks} and {files} in {folder}, {decimal(bundle.bytes)}")
     if ignored := sorted({name for packed in bundle.sources.values() for name in packed.ignored}):
-        console.print(f"left out {len(ignored)} files that git ignores: {', '.join(ignored[:MAX_SHOWN])}")
+        console.print(f"left out {quantify(len(ignored), 'file')} that git ignores: {', '.join(ignored[:MAX_SHOWN])}")
     if images := {task.image for task in bundle.tasks if task.image}:
-        console.print(f"{len(images)} images are not packed: other machines must be able to pull them")
+        console.print(f"left out {quantify(len(images), 'image')}: other machines must be able to pull them")
     if missing := bundle.unlicensed():
-        console.print(f"no license file in the code of {len(missing)} tasks: {', '.join(missing[:MAX_SHOWN])}")
+        console.print(
+            f"no license file in the code of {quantify(len(missing), 'task')}: {', '.join(missing[:MAX_SHOWN])}"
+        )
     console.print(f"Check it: swe-gym validate {folder}\nShare it: swe-gym tasks push {folder} OWNER/NAME")
 
 
@@ -257,8 +262,8 @@ def split(
     for name, ids in parts.items():
         file = folder / f"{name}.{suffix.lstrip('.')}"
         write_tasks((tasks[task_id] for task_id in ids), file)
-        repos = {tasks[task_id].repo for task_id in ids}
-        console.print(f"{len(ids)} tasks of {len(repos)} repositories in {file}")
+        repos = quantify(len({tasks[task_id].repo for task_id in ids}), "repository", "repositories")
+        console.print(f"{quantify(len(ids), 'task')} of {repos} in {file}")
 
 
 def _shares(parts: Sequence[str]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UsageError
+from ..errors import UsageError, quantify
 from ..trajectories.run_folder import holds_runs
 from ..viewer import (
     MOST_EPISODES,
@@ -88,10 +88,10 @@ def report(
 
 def _content(written: Report, *, several: bool, with_verdicts: bool) -> str:
     """Return what was written, in words."""
-    runs = f"{written.runs} run{'' if written.runs == 1 else 's'}, " if several else ""
+    runs = f"{quantify(written.runs, 'run')}, " if several else ""
     readable = "" if written.readable == written.episodes else f", {written.readable:,} can be opened"
     kept = "with verdicts: they name hidden tests" if with_verdicts else "without verdicts"
-    return f"{runs}{written.episodes:,} episodes{readable}, {_size(written.size)}, {kept}"
+    return f"{runs}{quantify(written.episodes, 'episode')}{readable}, {_size(written.size)}, {kept}"
 
 
 def _report_training(runs: list[Path], trained: list[bool], output: Path | None, svg: Path | None) -> None:

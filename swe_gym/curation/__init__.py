@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .certificate import Origins as Origins
     from .certificate import certify as certify
     from .certificate import find_unsafe as find_unsafe
+    from .certificate import holds_certificates as holds_certificates
     from .certificate import read_known as read_known
     from .claims import Claim as Claim
     from .claims import Claims as Claims
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .new_task import build_release_task as build_release_task
     from .regrading import JudgeSettings as JudgeSettings
     from .regrading import Regraded as Regraded
+    from .regrading import find_invalid as find_invalid
     from .regrading import regrade as regrade
     from .validation import validate as validate
 

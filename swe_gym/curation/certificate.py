@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from ..commands import run_command
-from ..errors import SandboxError, TaskError, UsageError, wrong_fields
+from ..errors import SandboxError, TaskError, UsageError, quantify, wrong_fields
 from ..files import write_text
 from ..grading import REWARDS
-from ..grading.counter import Scope
 from ..rollout import without_secrets
 from ..sandboxes.contents import git_program, prepare_workspace
 from ..tasks import TaskRecord, digest
@@ -36,8 +34,19 @@ from ..types import (
     TestStatus,
     Verdict,
 )
-from .claims import Claim, Origin
-from .regrading import Judged, JudgeSettings, Versions, find_versions, is_close, judge_works, reward_of, work_of
+from .claims import Claim, Origin, read_object
+from .regrading import (
+    MOST_RUNS,
+    Judged,
+    JudgeSettings,
+    Versions,
+    find_invalid,
+    find_versions,
+    is_close,
+    judge_works,
+    reward_of,
+    work_of,
+)
 
 Outcome = Literal["proven", "unproven", "refuted"]
 
@@ -51,9 +60,6 @@ DECIDING = ("reward", "alarm_reward", "counter", "judge_runs")
 """Arguments of an environment that decide on rewards."""
 
 CHANGED = "it was changed after it was written"
-
-MOST_RUNS = 100
-"""Runs that a file may ask for."""
 
 REPORTED = ("image_digest", "backend", "sandbox_options", "isolation", "versions", "source", "source_options", "why")
 """Fields that may differ between machines. Differences are reported, and refute nothing."""
@@ -73,15 +79,10 @@ OF_THE_CLAIM = ("version", "task_id", "attempt", "origin", "model", "claimed", "
 
 def find_unsafe(env: JsonObject) -> str:
     """Return why a reward must not be computed by arguments from a file; empty if it may."""
-    reward, runs = env.get("reward", "binary"), env.get("judge_runs", 2)
+    reward = env.get("reward", "binary")
     if not isinstance(reward, str) or reward not in REWARDS:
         return f"the reward {reward!r} is not built in: `swe-gym regrade` computes others"
-    if not isinstance(runs, int) or not 2 <= runs <= MOST_RUNS:
-        return f"judge_runs is not from 2 to {MOST_RUNS}"
-    lost = env.get("alarm_reward", 0.0)
-    if not isinstance(lost, int | float) or not -math.inf < lost <= 0:
-        return "alarm_reward is not a number of at most 0"
-    return "" if env.get("counter", "few") in get_args(Scope) else "counter is neither few nor all"
+    return find_invalid(env)
 
 
 class Deviation(NamedTuple):
@@ -279,6 +280,14 @@ class Certificate(Frozen):
         return Claim(
             self.task_id, self.patch, self.attempt, self.claimed, self.model, f"attempt {self.attempt}", env=self.env
         )
+
+
+def holds_certificates(path: Path) -> bool:
+    """Return whether a file is a certificate, or a folder holds one."""
+    if path.is_dir():
+        return any(map(holds_certificates, sorted(path.glob("*.json"))))
+    marks = {"task_id", "patch_sha256", "digest"}
+    return path.suffix == ".json" and marks <= read_object(path).keys()
 
 
 def file_of(folder: Path, claim: Claim) -> Path:
@@ -485,12 +494,8 @@ def decide(
         if doubtful:
             return "unproven", why
     counts = sorted(Counter(test.texts for test in starting).items(), reverse=True)
-    parts = (f"{_plural(tests, 'test')} with {_plural(texts, 'text')}" for texts, tests in counts)
+    parts = (f"{quantify(tests, 'test')} with {quantify(texts, 'text')}" for texts, tests in counts)
     return "proven", f"resolved; {', '.join(parts)}"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def task_sha256(task: Task) -> str:

@@ -283,15 +283,15 @@ def _find_inside(folder: Path) -> list[Path]:
 
 
 def _is_trial(folder: Path) -> bool:
-    return "trial_name" in _read_object(folder / "result.json")
+    return "trial_name" in read_object(folder / "result.json")
 
 
 def _may_be_trial(folder: Path) -> bool:
     """Return whether a folder in a job is a trial, or was one before its result.json was damaged."""
-    return _is_trial(folder) or ((folder / "result.json").is_file() and not _read_object(folder / "result.json"))
+    return _is_trial(folder) or ((folder / "result.json").is_file() and not read_object(folder / "result.json"))
 
 
-def _read_object(path: Path) -> JsonObject:
+def read_object(path: Path) -> JsonObject:
     """Return the JSON object of a file; empty if the file is missing or broken."""
     try:
         found = json.loads(path.read_bytes())
@@ -301,7 +301,7 @@ def _read_object(path: Path) -> JsonObject:
 
 
 def _read_trial(trial: Path, seen: Counter[str]) -> Claim | RefusedClaim:
-    result = _read_object(trial / "result.json")
+    result = read_object(trial / "result.json")
     if not result:
         return RefusedClaim(trial.name, "result.json is not a JSON object")
     task_id, reward = str(result.get("task_name", "")).rpartition("/")[2], _reward_of(trial, result)
@@ -349,7 +349,7 @@ def _reward_of(trial: Path, result: JsonObject) -> float | None:
     """Return a trial's reward: "reward" of the verifier's, or its only one; 0 if the verifier gave none."""
     verifier = result.get("verifier_result")
     rewards = verifier.get("rewards") if isinstance(verifier, dict) else None
-    rewards = rewards or _read_object(trial / "verifier/reward.json")
+    rewards = rewards or read_object(trial / "verifier/reward.json")
     if not isinstance(rewards, dict) or not rewards:
         return 0.0
     reward = rewards.get("reward", next(iter(rewards.values())) if len(rewards) == 1 else None)

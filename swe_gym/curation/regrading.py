@@ -10,11 +10,12 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from pydantic import Field, ValidationError
 
@@ -22,6 +23,7 @@ from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
 from ..files import append_lines, json_lines
 from ..grading import REWARDS, CounterOptions
+from ..grading.counter import Scope
 from ..guests import bundle
 from ..rollout import DriverLink, EpisodePool, Executor, Job
 from ..rollout.executors import open_executor
@@ -33,6 +35,9 @@ from .validation import NODE_RETRIES, judge_diff
 logger = logging.getLogger(__name__)
 
 REGRADED = "regraded.jsonl"
+
+MOST_RUNS = 100
+"""Runs that a file may ask for."""
 
 MOST_NAMED = 3
 """Tests that an explanation names."""
@@ -209,11 +214,28 @@ def read_regraded(path: Path) -> list[Regraded]:
     return found
 
 
+def find_invalid(env: JsonObject) -> str:
+    """Return why arguments from a file do not decide on a reward; empty if they do."""
+    runs, lost = env.get("judge_runs", 2), env.get("alarm_reward", 0.0)
+    if isinstance(runs, bool) or not isinstance(runs, int) or not 2 <= runs <= MOST_RUNS:
+        return f"judge_runs is not from 2 to {MOST_RUNS}"
+    if isinstance(lost, bool) or not isinstance(lost, int | float) or not -math.inf < lost <= 0:
+        return "alarm_reward is not a number of at most 0"
+    if env.get("counter", "few") not in list(get_args(Scope)):
+        return "counter is neither few nor all"
+    if not isinstance(reward := env.get("reward", "binary"), str):
+        return f"the reward {reward!r} is not a name"
+    try:
+        REWARDS.load(reward)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 def reward_of(env: JsonObject, verdict: Verdict) -> float:
     """Return the reward of a verdict in an environment with these arguments.
 
-    Raises:
-        UsageError: The reward is unknown.
+    The arguments are valid: see `find_invalid`.
     """
     lost = env.get("alarm_reward") or 0.0
     if lost and verdict.counter_tests.alarms:
@@ -292,7 +314,7 @@ class PatchWork(NamedTuple):
 def work_of(claim: Claim, tasks: Mapping[str, Task], records: Mapping[str, TaskRecord]) -> PatchWork:
     """Return the work of a claim. The record of a valid task gives the scope of its counter-tests."""
     task, record = tasks[claim.task_id], records.get(claim.task_id)
-    runs = int(claim.env.get("judge_runs", 2))
+    runs = claim.env.get("judge_runs", 2)
     scope = claim.env.get("counter", "few")
     if record is None or record.status != "valid" or record.digest != digest(task):
         return PatchWork(task, as_diff(claim.patch), CounterOptions(scope, runs))

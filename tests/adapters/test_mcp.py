@@ -15,9 +15,15 @@ import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+from swe_gym.adapters.mcp import serve_mcp
+from swe_gym.errors import UsageError
+from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies.gold import _chunks
 from swe_gym.tasks import load_source
+from swe_gym.tools.base import ToolContext
+from swe_gym.tools.base import tool as make_tool
 from swe_gym.trajectories.trajectory import Trajectory
+from swe_gym.types import ToolResult
 
 TASK = "larder-overwrite-evicts"
 SECONDS = 120.0
@@ -117,6 +123,20 @@ def test_mistakes_are_answered_by_name_and_the_episode_continues(tmp_path: Path)
         assert [refused for _, refused in both] == [False, False], both  # one after the other
 
     talk(say, tmp_path)
+
+
+@make_tool
+def start_task(context: ToolContext) -> ToolResult:
+    """Start the task."""
+    return ToolResult(text=context.eval_cmd)
+
+
+def test_a_tool_named_as_the_servers_own_is_refused(tmp_path: Path) -> None:
+    env = {"tools": [f"{__name__}:start_task", "submit"]}
+    plan = Plan(source="toy", tasks=(TASK,), env=env, policy="mcp")
+    with pytest.raises(UsageError, match="the tool 'start_task' is the server's own: rename"):
+        serve_mcp(plan, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_time_limit_may_be_longer_than_any_wait(tmp_path: Path) -> None:

@@ -203,6 +203,25 @@ def test_a_check_finds_the_same(cli: Any, certificate: Path) -> None:
     assert (result.status, result.out) == (0, f"same     {TASK}, attempt 0\n")
 
 
+@pytest.mark.parametrize("command", ["certify", "regrade"])
+@pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
+def test_certificates_are_checked_by_their_own_option(
+    cli: Any, certificate: Path, command: str, folder: bool, tmp_path: Path
+) -> None:
+    path = certificate.parent if folder else certificate
+    result = cli(command, path)
+    assert (result.status, result.out) == (2, "")
+    assert f"holds certificates: `swe-gym certify {path} --check` judges their" in " ".join(result.err.split())
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["all_preds.jsonl", "certificates"]
+
+
+@pytest.mark.parametrize("option", [["certificates"], ["--times", 2]], ids=str)
+def test_a_check_refuses_what_it_would_ignore(cli: Any, certificate: Path, option: list[object]) -> None:
+    result = cli("certify", certificate, *option, "--check")
+    assert (result.status, result.out) == (2, "")
+    assert f"omit {'FOLDER' if len(option) == 1 else '--times'}" in result.err
+
+
 TAMPERED: dict[str, Any] = {
     "outcome": "unproven",
     "reward": 0.5,
@@ -297,6 +316,33 @@ def test_a_run_is_regraded_beside_its_verdicts(cli: Any, tmp_path: Path) -> None
     assert cli("certify", "runs/first", "--times", 1).status == 0
     assert Certificate.read(tmp_path / f"runs/first-certificates/{TASK}.0.json").claimed == 1.0
     assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0  # it is a run folder still
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"judge_runs": "many"}, "judge_runs is not from 2 to 100"),
+        ({"judge_runs": True}, "judge_runs is not from 2 to 100"),
+        ({"counter": ["few"]}, "counter is neither few nor all"),
+        ({"alarm_reward": "-1"}, "alarm_reward is not a number of at most 0"),
+        ({"reward": "sparse"}, "unknown reward 'sparse'"),
+        ({"reward": 3}, "the reward 3 is not a name"),
+    ],
+    ids=str,
+)
+def test_a_run_with_invalid_arguments_is_refused_before_anything_starts(
+    cli: Any, tmp_path: Path, env: dict[str, Any], said: str
+) -> None:
+    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0
+    file = tmp_path / "runs/first/trajectories.jsonl"
+    header, *rest = file.read_text().splitlines()
+    changed = json.loads(header)
+    changed["env"].update(env)
+    file.write_text("\n".join([json.dumps(changed), *rest, ""]))
+    result = cli("regrade", "runs/first")
+    assert (result.status, result.out.splitlines()[-1]) == (1, "1 refused")
+    assert f"refused  {TASK}, attempt 0: {said}" in result.out
+    assert not (tmp_path / "runs/first/regraded.jsonl").exists()
 
 
 def test_a_reward_that_differs_says_why(cli: Any, toy: Task, tmp_path: Path) -> None:

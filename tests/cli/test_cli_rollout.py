@@ -181,7 +181,7 @@ def test_failed_tries_are_counted_by_name(cli) -> None:
     assert re.search(r"SandboxStartError .* 2 +failed tries: no room on node 7\n", result.out)
     assert result.out.count("first SandboxStartError: no room on node 7\n") == 1
     assert "0 of 0 resolved" in result.out
-    assert "2 episodes are left; run the same command to run them." in result.out
+    assert "2 episodes left; run the same command to run the rest." in result.out
     stopped = cli("rollout", "toy", *GOLD, "-k", 9, "run.retries=0", "--name", "many", *fake)
     assert stopped.status == 2
     assert "tries failed, more than 25%" in stopped.err
@@ -194,7 +194,7 @@ def test_trajectories_are_exported_replayed_and_imported(cli, tmp_path: Path) ->
     rows = [json.loads(line) for line in (tmp_path / "out" / "sft.jsonl").read_text().splitlines()]
     assert [row["resolved"] for row in rows] == [True, True]
     one = cli("export", "runs/first/trajectories.jsonl", "out/p.json", "--to", "swebench", "-m", "larder*")
-    assert one.out == "1 rows in out/p.json\n"
+    assert one.out == "1 row in out/p.json\n"
     none = cli("export", "runs/first", "out/none.jsonl", "--min-reward", 2)
     assert none.status == 2
     assert "runs/first: no trajectory matches the filters; out/none.jsonl was not written" in none.err

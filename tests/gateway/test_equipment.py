@@ -50,7 +50,10 @@ def test_configurations_are_those_of_the_agents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("server", "said"),
     [
-        ({"command": "run", "env": {"A": "${AWS_SECRET_ACCESS_KEY}"}}, "AWS_SECRET_ACCESS_KEY may not be read"),
+        (
+            {"command": "run", "env": {"A": "${AWS_SECRET_ACCESS_KEY}"}},
+            "AWS_SECRET_ACCESS_KEY may not be .* --agent-option ",
+        ),
         ({"command": "run", "env": {"A": "x${HOME}"}}, "may only be a whole value"),
         ({"command": "${SHELL}"}, "may only be a whole value"),
         ({"command": "run", "args": ["--key=${KEY}"]}, "may only be a whole value"),
@@ -81,7 +84,9 @@ def test_a_variable_enters_by_name_only(tmp_path: Path, monkeypatch: pytest.Monk
     assert json.loads(found.files["/home/mcp.json"])["mcpServers"]["probe"]["env"] == {"K": "k1", "D": "none"}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"servers": {}}', '{"mcpServers": {"../a": {"command": "x"}}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"servers": {}}', '{"mcpServers": {}}', '{"mcpServers": {"../a": {"command": "x"}}}']
+)
 def test_files_that_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(text)
     with pytest.raises(UsageError, match=r"mcp\.json"):

@@ -127,6 +127,8 @@ def read_servers(file: Path, variables: tuple[str, ...]) -> dict[str, McpServer]
         raise UsageError(f"{file} is not JSON: {error}") from error
     if not isinstance(data, dict) or list(data) != ["mcpServers"] or not isinstance(data["mcpServers"], dict):
         raise UsageError(f'{file}: write {{"mcpServers": {{"NAME": {{"command": "...", "args": [...]}}}}}}')
+    if not data["mcpServers"]:
+        raise UsageError(f"{file}: mcpServers names no server: add one, or omit the file")
     found = {}
     for name, fields in data["mcpServers"].items():
         if not NAME.fullmatch(name):
@@ -142,7 +144,8 @@ def read_servers(file: Path, variables: tuple[str, ...]) -> dict[str, McpServer]
 def _fill(server: McpServer, variables: tuple[str, ...], place: str) -> McpServer:
     """Fill in variables in `env` and `headers`, where each is a whole value. Others are refused."""
     filled = {
-        field: resolve_variables(getattr(server, field), variables, f"{place}.{field}") for field in ("env", "headers")
+        field: resolve_variables(getattr(server, field), variables, f"{place}.{field}", "--agent-option")
+        for field in ("env", "headers")
     }
     for field in ("command", "url"):
         _refuse_variable(getattr(server, field), f"{place}.{field}")
