@@ -18,7 +18,7 @@ from ..guests import bundle
 from ..sandboxes import Sandbox, SandboxSpec, load_backend, make_spec, start_command, write_tar
 from ..task_folder import TaskFolder
 from ..types import ExecResult, JsonObject
-from .threads import in_thread
+from .aio import in_thread
 
 try:
     from harbor.environments.base import BaseEnvironment

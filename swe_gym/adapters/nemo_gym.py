@@ -18,8 +18,8 @@ from gymnasium.error import ResetNeeded
 from ..errors import MissingDependency, SweGymError
 from ..toml import parse_pairs
 from ..types import JsonObject
+from .aio import in_thread
 from .session import ClientSession, EnvReply, make_env
-from .threads import in_thread
 
 try:
     import uvicorn

@@ -13,9 +13,8 @@ from typing import Any
 from ..errors import MissingDependency, UsageError
 from ..rollout.tokens import Completion
 from ..types import JsonObject
-from .episodes import Episode
-from .row_agent import RowAgent, completion_of
-from .rows import Row
+from .aio import RowAgent, completion_of
+from .episodes import Episode, Row
 
 try:
     from rllm import types

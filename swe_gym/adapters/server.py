@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..errors import MissingDependency, UsageError
+from .aio import in_thread
 from .session import MAX_MESSAGE, ClientSession, Env
-from .threads import in_thread
 
 try:
     import uvicorn
@@ -27,7 +27,7 @@ try:
     from starlette.routing import Route, WebSocketRoute
     from starlette.websockets import WebSocket
 
-    from .conversation import ClientConversation, MessageRefused, close, schemas
+    from .session import ClientConversation, MessageRefused, close, schemas
 except ImportError as error:
     raise MissingDependency(f"the server needs more packages: pip install 'swe-gym[serve]' ({error})") from error
 

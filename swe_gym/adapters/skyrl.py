@@ -19,9 +19,8 @@ from ..errors import PolicyError, UsageError
 from ..rollout.tokens import ChatTemplate, Completion
 from ..spaces import Info
 from ..types import JsonMapping
-from .episodes import Episode
-from .row_agent import RowAgent
-from .rows import known_numbers, outcome_shares, single_row
+from .aio import RowAgent
+from .episodes import Episode, known_numbers, outcome_shares, single_row
 
 try:
     from skyrl.train.generators.base import GeneratorInterface

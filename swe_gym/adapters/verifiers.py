@@ -20,9 +20,8 @@ from ..envs import SweEnv, make_env
 from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
 from ..types import JsonObject
-from .episodes import EpisodeBatch, Slot
-from .rows import METRICS, known_numbers
-from .threads import in_thread
+from .aio import in_thread
+from .episodes import METRICS, EpisodeBatch, Slot, known_numbers
 
 try:
     import verifiers.v1 as vf

@@ -17,9 +17,8 @@ from ..errors import MissingDependency, UsageError
 from ..rollout.tokens import Completion
 from ..trajectories import Trajectory
 from ..types import JsonObject
-from .episodes import Episode
-from .row_agent import RowAgent, completion_of
-from .rows import METRICS, Row, known_numbers
+from .aio import RowAgent, completion_of
+from .episodes import METRICS, Episode, Row, known_numbers
 
 try:
     from omegaconf import OmegaConf

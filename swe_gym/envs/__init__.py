@@ -11,16 +11,16 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .episode import SHOWN_TURNS as SHOWN_TURNS
     from .episode import WORLD_ERRORS as WORLD_ERRORS
     from .episode import ShownTurn as ShownTurn
+    from .episode import draw_turns as draw_turns
+    from .episode import format_end as format_end
+    from .episode import format_turn as format_turn
+    from .episode import format_turns as format_turns
     from .group import SandboxGroup as SandboxGroup
     from .group import task_spec as task_spec
     from .group import verifier_spec as verifier_spec
     from .registration import make_env as make_env
     from .registration import register_families as register_families
     from .registration import register_tasks as register_tasks
-    from .rendering import draw_turns as draw_turns
-    from .rendering import format_end as format_end
-    from .rendering import format_turn as format_turn
-    from .rendering import format_turns as format_turns
     from .swe_env import MAX_ACTION as MAX_ACTION
     from .swe_env import SANDBOX_FAILED as SANDBOX_FAILED
     from .swe_env import SweEnv as SweEnv

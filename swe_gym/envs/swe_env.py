@@ -44,9 +44,8 @@ from .arguments import (
     shared_source,
     warn_of_time_limit,
 )
-from .episode import WORLD_ERRORS, EpisodeState, ShownTurn
+from .episode import WORLD_ERRORS, EpisodeState, ShownTurn, draw_turns, format_end, format_turn, format_turns
 from .group import SandboxGroup, task_spec
-from .rendering import draw_turns, format_end, format_turn, format_turns
 from .tool_env import ToolEnv
 
 MAX_ACTION = 1_000_000

@@ -163,7 +163,7 @@ class GenerationConfig(Frozen):
 
 
 class AlgorithmConfig(Frozen):
-    """The policy-gradient algorithm; `advantages` and `losses` have the formulas.
+    """The policy-gradient algorithm; `objective` has the formulas.
 
     Attributes:
         advantage: Advantage estimator. "gae" needs a value head; the others compare the episodes of a group.

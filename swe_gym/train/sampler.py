@@ -9,7 +9,7 @@ from ..rollout.tokens import ChatTemplate, Completion, TokenConversation
 from .batch import Batch, segments_batch
 from .generators import TrainGenerator
 from .learner import Learner, OldLogprobs
-from .losses import ess, kl
+from .objective import ess, kl
 
 SYNC_TIMEOUT = 1800.0
 """Seconds that a weight sync waits for running answers, and an answer for a weight sync."""

@@ -6,12 +6,12 @@ from ..registry import load as _load
 
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .report import MOST_EPISODES as MOST_EPISODES
+    from .report import PAGE as PAGE
     from .report import Report as Report
     from .report import write_report as write_report
     from .report import write_site as write_site
     from .results import RESULTS as RESULTS
     from .results import write_results as write_results
-    from .server import PAGE as PAGE
     from .server import ViewServer as ViewServer
     from .training import is_training as is_training
     from .training_report import TrainingReport as TrainingReport

@@ -1,18 +1,23 @@
-"""Reports that need no server: a run as one HTML file, and several runs as a folder to publish."""
+"""Pages without a server: self-contained HTML files, a run as one of them, and several runs as a folder to publish."""
 
 from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
+import html
 import itertools
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UsageError
+from ..files import replacing
 from ..guard import TemporaryFolder
 from ..trajectories import Trajectory
 from ..trajectories.comparison import RunResults, compare_results, distinct_names
@@ -20,10 +25,63 @@ from ..trajectories.run_folder import find_runs
 from ..types import Json, JsonObject
 from .episode import as_page, parts_of, summary_of
 from .index import RunIndex
-from .page import write_page
 from .results import summary
 from .runs import comparison_page, list_runs, results_of
-from .server import PAGE
+
+PAGE = "index.html"
+"""File name of the page of a run."""
+
+_STYLE = re.compile(r'<link rel="stylesheet" href="(.*?)">\n?')
+_SCRIPT = re.compile(r'<script src="(.*?)" defer></script>\n?')
+
+
+def static_text(name: str) -> str:
+    """Return the text of a static file."""
+    return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
+
+
+def write_page(path: Path, page: str, blocks: Iterable[tuple[str, str]], *, beside: bool = False) -> int:
+    """Write a page with its styles, scripts and data as one HTML file, whose policy allows nothing else.
+
+    Args:
+        path: The file. It is replaced at the end, so that an error leaves the old one.
+        page: Name of the static HTML file.
+        blocks: Element id and JSON text of each block of data, written one after the other.
+        beside: Whether the page loads more data from scripts beside it.
+
+    Returns:
+        The size of the file in bytes.
+    """
+    text = static_text(page)
+    style = "\n".join(map(static_text, _STYLE.findall(text)))
+    scripts = [_inline(static_text(name)) for name in _SCRIPT.findall(text)]
+    allowed = [*map(_hash, scripts), *(["'self'", "file:"] if beside else [])]
+    policy = (
+        f"default-src 'none'; script-src {' '.join(allowed)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    inline = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
+    head, body_end, foot = (
+        _SCRIPT.sub("", _STYLE.sub("", text)).replace("</head>", inline + "</head>").rpartition("</body>")
+    )
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
+        file.write(head)
+        for name, data in blocks:
+            escaped = data.replace("<", "\\u003c")  # nothing in the data can end its element
+            file.write(f'<script type="application/json" id="{html.escape(name)}">{escaped}</script>\n')
+        file.writelines(f"<script>{script}</script>\n" for script in scripts)
+        file.write(body_end + foot)
+    return path.stat().st_size
+
+
+def _inline(script: str) -> str:
+    """Return a script that cannot end its element: `<` begins a tag or comment only inside a string or pattern."""
+    return re.sub(r"<(?=!--|/?script)", r"\\x3C", script)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
 
 MOST_EPISODES = 1000
 """Default number of episodes in a report; the table lists all."""

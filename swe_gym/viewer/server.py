@@ -24,11 +24,10 @@ from ..errors import UsageError
 from ..types import Json
 from .episode import episode_page, search, text_at, turns_page
 from .index import RunIndex
-from .page import static_text
+from .report import PAGE, static_text
 from .results import summary
 from .runs import Runs, notes_path, read_notes, write_note
 
-PAGE = "index.html"
 STATIC = {
     PAGE: "text/html; charset=utf-8",
     **dict.fromkeys(("uPlot.min.css", "style.css", "runs.css"), "text/css; charset=utf-8"),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..errors import MissingDependency
 from ..files import replacing
 from ..types import JsonObject
-from .page import write_page
+from .report import write_page
 from .training import (
     METRICS,
     PARTS,

@@ -7,13 +7,13 @@ from ..registry import load as _load
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .budget import Budget as Budget
     from .record_trajectory import RecordTrajectory as RecordTrajectory
-    from .shape_reward import ShapeReward as ShapeReward
     from .task_curriculum import Curriculum as Curriculum
     from .task_curriculum import TaskCurriculum as TaskCurriculum
-    from .tool_menu import ToolMenu as ToolMenu
-    from .transform_observation import ChatMessages as ChatMessages
-    from .transform_observation import HashedText as HashedText
-    from .transform_observation import TruncateObservation as TruncateObservation
+    from .transform import ChatMessages as ChatMessages
+    from .transform import HashedText as HashedText
+    from .transform import ShapeReward as ShapeReward
+    from .transform import ToolMenu as ToolMenu
+    from .transform import TruncateObservation as TruncateObservation
 
 else:
 

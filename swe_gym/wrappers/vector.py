@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from ..errors import UsageError
 from ..spaces import AnyWrapper, Array, Info, ResetResult
 from ..vector import Seeds, SweVectorEnv
-from . import budget, record_trajectory, shape_reward, tool_menu, transform_observation
+from . import budget, record_trajectory, transform
 from . import task_curriculum as curriculum_
 
 __all__ = [
@@ -67,7 +67,7 @@ class WrapEach(VectorWrapper, RecordConstructorArgs):  # old Gymnasiums take no 
 class ChatMessages(WrapEach):
     """Applies `swe_gym.wrappers.ChatMessages` to each environment."""
 
-    wrapper = transform_observation.ChatMessages
+    wrapper = transform.ChatMessages
 
 
 class Budget(WrapEach):
@@ -79,7 +79,7 @@ class Budget(WrapEach):
 class TruncateObservation(WrapEach):
     """Applies `swe_gym.wrappers.TruncateObservation` to each environment."""
 
-    wrapper = transform_observation.TruncateObservation
+    wrapper = transform.TruncateObservation
 
 
 class RecordTrajectory(WrapEach):
@@ -91,13 +91,13 @@ class RecordTrajectory(WrapEach):
 class ShapeReward(WrapEach):
     """Applies `swe_gym.wrappers.ShapeReward` to each environment."""
 
-    wrapper = shape_reward.ShapeReward
+    wrapper = transform.ShapeReward
 
 
 class ToolMenu(WrapEach):
     """Applies `swe_gym.wrappers.ToolMenu` to each environment."""
 
-    wrapper = tool_menu.ToolMenu
+    wrapper = transform.ToolMenu
 
     def action_masks(self) -> Array:
         """Return the masks of valid actions: bool, shape (num_envs, number of calls)."""
@@ -108,7 +108,7 @@ class ToolMenu(WrapEach):
 class HashedText(WrapEach):
     """Applies `swe_gym.wrappers.HashedText` to each environment."""
 
-    wrapper = transform_observation.HashedText
+    wrapper = transform.HashedText
 
 
 class TaskCurriculum(WrapEach):

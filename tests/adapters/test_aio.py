@@ -11,10 +11,8 @@ import gymnasium
 import pytest
 from core_parts import END, LS, SUBMIT, MakeEnv, Says, Tokens, bash, scripted_tasks
 
-from swe_gym.adapters.aio import AsyncEnv, AwaitedGenerator, play
+from swe_gym.adapters.aio import AsyncEnv, AwaitedGenerator, RowAgent, in_thread, play
 from swe_gym.adapters.episodes import Episode, Slot
-from swe_gym.adapters.row_agent import RowAgent
-from swe_gym.adapters.threads import in_thread
 from swe_gym.errors import PolicyError, SandboxClosed
 from swe_gym.rollout.policies.base import Policy
 from swe_gym.rollout.tokens import ChatTemplate, Completion, TokenPolicy

@@ -9,8 +9,7 @@ import gymnasium
 import pytest
 from core_parts import END, LS, SUBMIT, MakeEnv, Says, Tokens, bash, scripted_tasks
 
-from swe_gym.adapters.episodes import EpisodeBatch, Slot, play_episodes
-from swe_gym.adapters.rows import Row, segment_row
+from swe_gym.adapters.episodes import EpisodeBatch, Row, Slot, play_episodes, segment_row
 from swe_gym.errors import PolicyError, UsageError
 from swe_gym.rollout.policies.base import Policy
 from swe_gym.rollout.tokens import ChatTemplate, Completion, TokenConversation, TokenPolicy

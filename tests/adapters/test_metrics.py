@@ -1,6 +1,6 @@
 """`known_numbers`: what adapters report to frameworks, which average it."""
 
-from swe_gym.adapters.rows import OF_A_VERDICT, known_numbers
+from swe_gym.adapters.episodes import OF_A_VERDICT, known_numbers
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies import make_policies

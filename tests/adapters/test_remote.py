@@ -16,7 +16,7 @@ from gymnasium.error import ResetNeeded
 if "serve" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
     pytest.importorskip("starlette", reason="the server is tested where its packages are installed")
 
-from swe_gym.adapters import client
+from swe_gym.adapters import remote
 from swe_gym.adapters.episodes import Slot, play_episodes
 from swe_gym.adapters.remote import RemoteEnv
 from swe_gym.adapters.server import EnvServer
@@ -118,7 +118,7 @@ def test_a_server_that_cannot_be_reached_fails_its_episode_only() -> None:
 
 
 def test_closing_while_a_reset_connects_leaves_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = client.connect
+    real = remote.connect
 
     def connect(*given: Any, **options: Any) -> Any:
         env.close()
@@ -126,7 +126,7 @@ def test_closing_while_a_reset_connects_leaves_no_session(monkeypatch: pytest.Mo
 
     with EnvServer(lambda: make_env("SWE/Micro-v0", backend="fake"), port=0) as server:
         env = RemoteEnv(server.url)
-        monkeypatch.setattr(client, "connect", connect)
+        monkeypatch.setattr(remote, "connect", connect)
         with pytest.raises(SandboxClosed):
             env.reset()
         with pytest.raises(ResetNeeded):

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from verl.utils.dataset.rl_dataset import RLHFDataset
     from verl_parts import FORGETFUL, RandomClient, StandInClient, bash, make_tokenizer, solve
 
-    from swe_gym.adapters.row_agent import RowAgent
+    from swe_gym.adapters.aio import RowAgent
     from swe_gym.adapters.verl import SweGymAgentLoop
 
 from swe_gym.envs.swe_env import SweEnv

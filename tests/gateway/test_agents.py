@@ -30,7 +30,7 @@ from swe_gym.testing.loopback import HttpAnswer
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 from swe_gym.train.collect import Collector, TrainSlot
 from swe_gym.train.config import EnvConfig, GenerationConfig
-from swe_gym.train.demonstrate import demonstrating_agent
+from swe_gym.train.sft import demonstrating_agent
 from swe_gym.trajectories.formats.chat import to_sft
 from swe_gym.trajectories.trajectory import Trajectory
 

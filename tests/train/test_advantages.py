@@ -6,14 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from swe_gym.errors import UsageError  # noqa: E402  only where torch is there
-from swe_gym.train.advantages import (  # noqa: E402
-    ESTIMATORS,
-    estimator,
-    explained_variance,
-    gae,
-    nonzero_variance,
-    whiten,
-)
+from swe_gym.train.objective import ESTIMATORS, estimator, explained_variance, gae, nonzero_variance, whiten  # noqa: E402
 
 REWARDS = np.array([1.0, 0.0, 0.0, 1.0, 0.5, 0.25, 1.0])
 GROUPS = np.array([7, 7, 7, 3, 3, 9, 7])

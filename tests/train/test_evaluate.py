@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_gym.train.collect import PlayedBatch
+from swe_gym.train.collect import PlayedBatch, draw_held_out_tasks, evaluation_slots, summarize
 from swe_gym.train.config import EvaluationConfig
-from swe_gym.train.evaluate import draw_held_out_tasks, evaluation_slots, summarize
 from swe_gym.trajectories.statistics import mean_interval, pass_at_k, wilson
 from swe_gym.trajectories.trajectory import Trajectory
 

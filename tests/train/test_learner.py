@@ -11,12 +11,12 @@ pytest.importorskip("transformers")
 from test_batch import EPISODES, episode, segment  # noqa: E402  only where torch is there
 
 from swe_gym.train.batch import make_batch  # noqa: E402
+from swe_gym.train.checkpoint import RunState  # noqa: E402
 from swe_gym.train.collect import PlayedBatch  # noqa: E402
 from swe_gym.train.config import AlgorithmConfig, OptimConfig, make_config  # noqa: E402
 from swe_gym.train.learner import Learner, OldLogprobs, Targets  # noqa: E402
+from swe_gym.train.loop import make_update  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
-from swe_gym.train.state import RunState  # noqa: E402
-from swe_gym.train.update import make_update  # noqa: E402
 
 BATCH = make_batch(EPISODES)
 TARGETS = Targets(torch.linspace(-1, 1, BATCH.tokens))

@@ -7,14 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from swe_gym.train.losses import (  # noqa: E402  only where torch is there
-    ess,
-    kl,
-    policy_loss,
-    token_weights,
-    truncated_importance,
-    value_loss,
-)
+from swe_gym.train.objective import ess, kl, policy_loss, token_weights, truncated_importance, value_loss  # noqa: E402  only where torch is there
 
 N = 40
 DRAW = np.random.default_rng(1)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from swe_gym.errors import MissingDependency
-from swe_gym.train.generators.server import _GUARD, VllmServer
+from swe_gym.train.generators.vllm import _GUARD, VllmServer
 
 # A program with a child process. Both ignore SIGTERM.
 STUBBORN = """

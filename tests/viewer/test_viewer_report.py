@@ -12,8 +12,7 @@ import pytest
 from runs_on_disk import SECRET_TEST, failed, trajectory, turn, write_run
 
 from swe_gym.errors import UsageError
-from swe_gym.viewer.page import static_text
-from swe_gym.viewer.report import write_report
+from swe_gym.viewer.report import static_text, write_report
 
 SCRIPTS = static_text("index.html").count("<script src=")
 NASTY = "</script><script>document.title='owned'</script><!-- <img src=x onerror=alert(1)>"

@@ -1,0 +1,313 @@
+"""Wrappers that change what a policy observes, may call and earns at each step."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, SupportsInt
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.utils import RecordConstructorArgs
+
+from ..actions import parse_action, render_call
+from ..envs import SweEnv, ToolEnv
+from ..errors import ActionError, UsageError
+from ..spaces import AnyEnv, AnyWrapper, Array, Info, Obs, ResetResult, StepResult, Unicode
+from ..tools import bound
+from ..types import JsonMapping, ToolCall
+
+
+class TruncateObservation(gymnasium.ObservationWrapper[str, str, str], RecordConstructorArgs):
+    """Cuts the middle out of long observations; a line in its place counts what is missing.
+
+    It works on any environment of texts. For a `SweEnv` alone, `max_observation` does the same.
+
+    Args:
+        env: An environment whose observations are texts.
+        max_length: Maximum number of characters.
+
+    Raises:
+        UsageError: `max_length` is not positive, or the observations are not texts.
+
+    Change logs:
+        * v0: Initial version.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str], max_length: int) -> None:
+        RecordConstructorArgs.__init__(self, max_length=max_length)
+        gymnasium.ObservationWrapper.__init__(self, env)
+        if not isinstance(env.observation_space, Text) or max_length < 1:
+            raise UsageError(f"TruncateObservation needs texts and a positive max_length: {max_length=}")
+        self.observation_space = Unicode(max_length)
+        self._max_length = max_length
+
+    def observation(self, observation: str) -> str:
+        """Return the text, cut if it is too long."""
+        return bound(observation, self._max_length)
+
+
+Messages = tuple[dict[str, str], ...]
+
+
+class ChatMessages(gymnasium.Wrapper[Any, str, str, str], RecordConstructorArgs):
+    """Observations are the conversation so far, as the messages of a chat API.
+
+    Each is a tuple of `{"role": ..., "content": ...}`: the system prompt if there is one, the issue text from "user",
+    then every action from "assistant" followed by its observation.
+
+    Args:
+        env: An environment of texts, such as `SweEnv`.
+        system: System prompt; None for none.
+        role: Role of observations, such as "user" or "tool".
+
+    Raises:
+        UsageError: The environment's observations or actions are not texts.
+
+    Change logs:
+        * v0: Initial version.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str], system: str | None = None, role: str = "user") -> None:
+        RecordConstructorArgs.__init__(self, system=system, role=role)
+        gymnasium.Wrapper.__init__(self, env)
+        spaces = env.observation_space, env.action_space
+        if not all(isinstance(space, Text) for space in spaces):
+            raise UsageError(f"ChatMessages needs texts as observations and actions, not {spaces[0]} and {spaces[1]}")
+        self._longest = max(len(system or ""), *(space.max_length for space in spaces if isinstance(space, Text)))
+        message = Dict({"content": Unicode(self._longest), "role": Unicode(32)})
+        self.observation_space = gymnasium.spaces.Sequence(message)
+        self._role = role
+        self._system = [("system", system)] if system is not None else []
+        self._said: list[tuple[str, str]] = []
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Messages]:
+        """Start a conversation."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._said = [*self._system, ("user", observation)]
+        return self._messages(), info
+
+    def step(self, action: str) -> StepResult[Messages]:
+        """Take a step and extend the conversation."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._said += [("assistant", action[: self._longest]), (self._role, observation)]
+        return self._messages(), float(reward), terminated, truncated, info
+
+    def _messages(self) -> Messages:
+        return tuple({"content": content, "role": role} for role, content in self._said)
+
+
+Vector = npt.NDArray[np.float32]
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class HashedText(gymnasium.ObservationWrapper[Vector, Any, str], RecordConstructorArgs):
+    """Observations are float32 vectors of length 1 (or 0, for an empty text) in [-1, 1].
+
+    Every word and every pair of adjacent words adds 1 or -1 to one of `size` numbers; its CRC-32 decides the place and
+    the sign. Logarithms and the unit length limit the weight of long texts. A text gives the same vector on every
+    machine.
+
+    Args:
+        env: An environment whose observations are texts.
+        size: Length of the vector.
+
+    Raises:
+        UsageError: `size` is not positive, or the observations are not texts.
+
+    Change logs:
+        * v0: Initial version.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, Any], size: int = 512) -> None:
+        RecordConstructorArgs.__init__(self, size=size)
+        gymnasium.ObservationWrapper.__init__(self, env)
+        if not isinstance(env.observation_space, Text) or size < 1:
+            raise UsageError(f"HashedText needs texts and a positive size: {env.observation_space}, {size=}")
+        self.observation_space = Box(-1.0, 1.0, (size,), np.float32)
+        self._size = size
+
+    def observation(self, observation: str) -> Vector:
+        """Return the text as a vector."""
+        words = _WORD.findall(observation.lower())
+        pairs = [f"{one} {other}" for one, other in itertools.pairwise(words)]
+        hashes = np.array(
+            [zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in (*words, *pairs)], dtype=np.int64
+        )
+        counts = np.zeros(self._size)
+        np.add.at(counts, hashes % self._size, np.where(hashes >> 31, 1.0, -1.0))
+        counts = np.sign(counts) * np.log1p(np.abs(counts))
+        length = np.linalg.norm(counts)
+        vector: Vector = (counts / length if length else counts).astype(np.float32)
+        return vector
+
+
+class ShapeReward(AnyWrapper, RecordConstructorArgs):
+    """Scales the environment's reward and adds a small one at each step.
+
+    `info["reward_components"]["shaping"]` holds what was added. After an infrastructure failure nothing is added: such
+    an episode has no reward.
+
+    Args:
+        env: A `SweEnv`, wrapped or not.
+        per_turn: Reward of every step, such as -0.01.
+        per_invalid: Reward of an invalid action, such as -0.05.
+        scale: Factor of the environment's own reward.
+
+    Raises:
+        UsageError: A number is not finite, or the environment is not a `SweEnv`.
+
+    Change logs:
+        * v0: Initial version.
+    """
+
+    def __init__(self, env: AnyEnv, *, per_turn: float = 0.0, per_invalid: float = 0.0, scale: float = 1.0) -> None:
+        RecordConstructorArgs.__init__(self, per_turn=per_turn, per_invalid=per_invalid, scale=scale)
+        gymnasium.Wrapper.__init__(self, env)
+        if not isinstance(env.unwrapped, ToolEnv):
+            raise UsageError(f"ShapeReward needs a SweEnv, not {type(env.unwrapped).__name__}")
+        if not all(map(math.isfinite, (per_turn, per_invalid, scale))):
+            raise UsageError(f"rewards must be finite numbers: {per_turn=}, {per_invalid=}, {scale=}")
+        self._per_turn, self._per_invalid, self._scale = per_turn, per_invalid, scale
+        self._invalid = 0
+        self._added = 0.0  # in the last step
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Any]:
+        """Start an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._invalid, self._added = 0, 0.0
+        return observation, self._add_to_info(info)
+
+    def step(self, action: object) -> StepResult[Any]:
+        """Take a step and add to its reward."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        invalid, self._invalid = info["invalid_actions"] - self._invalid, info["invalid_actions"]
+        lost = info["outcome"] == "infra_failed"
+        self._added = 0.0 if lost else self._per_turn + invalid * self._per_invalid
+        reward = self._scale * float(reward) + self._added
+        return observation, reward, terminated, truncated, self._add_to_info(info)
+
+    def end(self, limit: str) -> StepResult[Any]:
+        """End the episode as `SweEnv.end` does: the reward is scaled, and none is added to that of the last step."""
+        observation, reward, terminated, truncated, info = self.env.get_wrapper_attr("end")(limit)
+        return observation, self._scale * reward, terminated, truncated, self._add_to_info(info)
+
+    def _add_to_info(self, info: Info) -> Info:
+        components = {name: self._scale * value for name, value in info["reward_components"].items()}
+        return {**info, "reward_components": {**components, "shaping": self._added}}
+
+
+class ToolMenu(gymnasium.Wrapper[Obs, Any, Obs, str], RecordConstructorArgs):
+    """Actions are numbers; each stands for one tool call.
+
+    A template is a call whose strings may hold `{name}`; it becomes one action for each value of that name. This menu
+    has four actions:
+
+    ```python
+    menu = [
+        {"name": "view", "arguments": {"path": "{file}"}},
+        {"name": "eval", "arguments": {}},
+        {"name": "submit", "arguments": {}, "once": True},
+    ]
+    env = ToolMenu(env, menu, {"file": ["calc.py", "test_calc.py"]})
+    ```
+
+    `action_masks()` (bool, for MaskablePPO) and `info["action_mask"]` (int8, for `Discrete.sample`) mask the actions
+    with "once" that were taken in this episode. The mask is advice: a masked action runs like any other.
+
+    Args:
+        env: A `SweEnv`, wrapped or not.
+        menu: Templates. By default the tools' own harmless examples, and `submit`.
+        values: Values of the names in templates.
+
+    Raises:
+        UsageError: A call of the menu is invalid in the environment, or the menu is empty.
+
+    Attributes:
+        calls: Action texts by number.
+
+    Change logs:
+        * v0: Initial version.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Obs, str],
+        menu: Sequence[JsonMapping] | None = None,
+        values: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        RecordConstructorArgs.__init__(self, menu=menu, values=values)
+        gymnasium.Wrapper.__init__(self, env)
+        if not isinstance(env.unwrapped, SweEnv):
+            raise UsageError(f"ToolMenu needs a SweEnv, not {type(env.unwrapped).__name__}")
+        entries = _examples(env.unwrapped) if menu is None else list(_expand(env.unwrapped, menu, values or {}))
+        if not entries:
+            raise UsageError("a ToolMenu needs at least one call")
+        self.calls = tuple(text for text, _ in entries)
+        self._once = np.array([once for _, once in entries])
+        self._taken = np.zeros(len(entries), dtype=np.bool_)
+        self.action_space = Discrete(len(entries))
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Obs]:
+        """Start an episode with the whole menu."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._taken[:] = False
+        return observation, self._add_to_info(info)
+
+    def step(self, action: SupportsInt) -> StepResult[Obs]:
+        """Run the call with this number."""
+        observation, reward, terminated, truncated, info = self.env.step(self.calls[int(action)])
+        self._taken[int(action)] = True
+        return observation, float(reward), terminated, truncated, self._add_to_info(info)
+
+    def action_masks(self) -> Array:
+        """Return the mask of valid actions: bool, shape (number of calls,)."""
+        return ~(self._once & self._taken)
+
+    def _add_to_info(self, info: Info) -> Info:
+        return {**info, "action_mask": self.action_masks().astype(np.int8)}
+
+
+def _examples(env: SweEnv) -> list[tuple[str, bool]]:
+    texts = env.action_space.examples if hasattr(env.action_space, "examples") else ()
+    submit = render_call(ToolCall(name="submit"), env.config["action_format"])
+    return [(text, False) for text in texts if text != submit] + [(submit, True)]
+
+
+def _expand(
+    env: SweEnv, menu: Sequence[JsonMapping], values: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, bool]]:
+    """Yield every call of the templates as text, and whether it is to be taken once."""
+    for template in menu:
+        wrong = set(template) - {"name", "arguments", "once"}
+        if wrong or "name" not in template:
+            raise UsageError(f"invalid template of a ToolMenu: {dict(template)}: its keys are name, arguments and once")
+        arguments = dict(template.get("arguments", {}))
+        used = [name for name in values if any(f"{{{name}}}" in str(value) for value in arguments.values())]
+        for chosen in itertools.product(*(values[name] for name in used)):
+            filled = {key: _fill(value, dict(zip(used, chosen, strict=True))) for key, value in arguments.items()}
+            yield _check_call(env, ToolCall(name=template["name"], arguments=filled)), bool(template.get("once", False))
+
+
+def _fill(value: object, chosen: Mapping[str, str]) -> object:
+    if not isinstance(value, str):
+        return value
+    for name, text in chosen.items():
+        value = value.replace(f"{{{name}}}", text)
+    return value
+
+
+def _check_call(env: SweEnv, call: ToolCall) -> str:
+    """Return the call in the environment's action format."""
+    text = render_call(call, env.config["action_format"])
+    try:
+        parse_action(text, env.tools, format=env.config["action_format"])
+    except ActionError as error:
+        raise UsageError(f"invalid call in the menu: {call.name}({call.arguments}): {error}") from error
+    return text
