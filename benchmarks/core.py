@@ -1,25 +1,35 @@
 """Measure imports, frames, environment construction, task registration, and tools on a repository of 2,000 files.
 
     python benchmarks/core.py
+    python benchmarks/core.py --frames [--task 'threeway-*']
 
-`swe-gym bench sandbox` measures sandboxes.
+The second form counts the frames of each folder, and measures nothing else. `swe-gym bench sandbox` measures sandboxes.
 """
 
+import argparse
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from fnmatch import fnmatchcase
+from inspect import CO_GENERATOR
 from pathlib import Path
 from types import FrameType
 
 import gymnasium
-from common import milliseconds, show
+from common import LiveTable, milliseconds, show
 
 import swe_gym
 from swe_gym.cli.bench import alternate
+from swe_gym.cli.common import open_source
 from swe_gym.envs.registration import register_tasks
+from swe_gym.envs.swe_env import SweEnv
+from swe_gym.grading.patch import apply_diff
+from swe_gym.grading.probe import forget
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import Task
 
@@ -29,6 +39,13 @@ ROUNDS = 50
 
 def main() -> None:
     """Measure, and print each figure with its upper bar."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", action="store_true", help="count the frames of toy tasks and stop")
+    parser.add_argument("--task", default="*", help="toy tasks of --frames")
+    arguments = parser.parse_args()
+    if arguments.frames:
+        print_frames(arguments.task)
+        return
     rows = [
         ("import swe_gym, on top of gymnasium and numpy", f"{import_ms():.0f} ms", "200 ms"),
         ("step with `bash true`, relative to subprocess.run(['true'])", f"{step_ratio():.1f}x", "3x"),
@@ -68,30 +85,64 @@ def step_ratio() -> float:
 
 
 def frames() -> list[tuple[str, str, str]]:
-    """Count the frames of this package's code in a step and in a submit, in the thread that calls."""
+    """Count the frames of a step, and of submits of the gold patch of the first toy task."""
     with gymnasium.make("SWE/Toy-v0") as env:
-        env.reset(seed=0)
+        counted = count_episodes(env.unwrapped, {"seed": 0})
+    bars = {"step": "120", "first submit": "", "later submit": "3,500"}
+    return [(f"frames of a {name}", f"{counts.total():,}", bars[name]) for name, counts in counted.items()]
+
+
+def print_frames(match: str) -> None:
+    """Print the frames of each folder, for the toy tasks that a pattern matches."""
+    table = LiveTable("frames", "grading/counter", "grading", "sandboxes", "the rest", "resumed", "what", "task")
+    with gymnasium.make("SWE/Toy-v0") as env:
+        for task_id in filter(lambda name: fnmatchcase(name, match), open_source("toy").ids()):
+            for name, counts in count_episodes(env.unwrapped, {"options": {"task_id": task_id}}).items():
+                folders = Counter({folder: counts[folder] for folder in ("grading/counter", "grading", "sandboxes")})
+                resumed = counts["resumed"]
+                rest = counts.total() - folders.total() - resumed
+                row = [counts.total(), *folders.values(), rest, resumed]
+                table.add(*(f"{count:,}" for count in row), name, task_id)
+
+
+def count_episodes(env: gymnasium.Env, reset: dict) -> dict[str, Counter[str]]:
+    """Count the frames of a step, of the first submit of gold on a machine, and of a later one."""
+    assert isinstance(env, SweEnv)
+    counted: dict[str, Counter[str]] = {}
+    for name in ("first submit", "later submit"):
+        env.reset(**reset)
+        if name == "first submit":
+            forget(env.task)
+        apply_diff(env.sandbox, env.task.oracle.gold_patch)
         for _ in range(2):  # the first one imports
-            step = count_frames(lambda: env.step('{"name": "bash", "arguments": {"command": "true"}}'))
-        submit = count_frames(lambda: env.step('{"name": "submit", "arguments": {}}'))
-    return [("frames of a step", f"{step:,}", "120"), ("frames of a submit", f"{submit:,}", "3,500")]
+            counted["step"] = count_frames(lambda: env.step('{"name": "bash", "arguments": {"command": "true"}}'))
+        counted[name] = count_frames(lambda: env.step('{"name": "submit", "arguments": {}}'))
+        assert env.verdict is not None, env.stats["failure"]
+        assert env.verdict.resolved, env.verdict.reason
+    return counted
 
 
-def count_frames(work: Callable[[], object]) -> int:
-    """Count the calls of this package's functions, resumed generators included."""
-    package = str(Path(swe_gym.__file__).parent)
-    count = 0
+def count_frames(work: Callable[[], object]) -> Counter[str]:
+    """Count the calls of this package's functions in all threads: folder -> calls, and "resumed" generators."""
+    package = f"{Path(swe_gym.__file__).parent}/"
+    counts: Counter[str] = Counter()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
-        nonlocal count
-        count += event == "call" and frame.f_code.co_filename.startswith(package)
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(package):
+            # The argument of RESUME is 0 where a function starts.
+            resumed = code.co_flags & CO_GENERATOR and code.co_code[frame.f_lasti + 1] & 3
+            folder = code.co_filename.removeprefix(package).rpartition("/")[0]
+            counts["resumed" if resumed else folder] += 1
 
+    threading.setprofile(profile)
     sys.setprofile(profile)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return count
+        threading.setprofile(None)  # type: ignore[arg-type]  # typeshed wants a function
+    return counts
 
 
 def construct() -> None:

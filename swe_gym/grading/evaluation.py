@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from ..errors import FileError, GradingError, TaskError, UsageError
 from ..sandboxes import Sandbox
@@ -68,7 +68,7 @@ def _by_reporter(ready: Ready, call: RunnerCall, sandbox: Sandbox) -> Results | 
         return None
     name = pytest_name(ready.plan.parser) or str
 
-    def named(of: SignedReport) -> dict[str, TestStatus]:
+    def named(of: SignedReport, _required: Sequence[str] = ()) -> dict[str, TestStatus]:
         found: dict[str, TestStatus] = {}
         for test in of.groups:
             note(found, name(test), of.status(test))
@@ -90,7 +90,7 @@ def _by_reporter(ready: Ready, call: RunnerCall, sandbox: Sandbox) -> Results | 
         ran=True,
         reason=report.contradiction(result, ready.limit),
         result=result,
-        twins=report.played(named),
+        twins=report.played(named, ready.twins),
         unsettled=report.unsettled,
     )
 

@@ -31,17 +31,13 @@ def run_tests(ready: Ready, sandbox: Sandbox) -> Results:
     task = ready.task
     required = required_tests(task)
     report, result = _run(task, ready.plan, sandbox, ready.limit, ready.options, ready.twins)
-
-    def statuses(of: SignedReport) -> dict[str, TestStatus]:
-        return {test: of.status(test) for test in (*of.tests, *required)}
-
     return Results(
         judge="reporter",
-        statuses=statuses(report),
+        statuses=report.statuses(required),
         ran=report.started,
         reason=report.contradiction(result, ready.limit),
         result=result,
-        twins=report.played(statuses),
+        twins=report.played(SignedReport.statuses, ready.twins),
         unsettled=report.unsettled,
     )
 
@@ -89,7 +85,7 @@ def find_statuses(task: Task, sandbox: Sandbox) -> dict[str, TestStatus]:
     reason = report.contradiction(result, task.oracle.timeout)
     if reason:
         raise GradingError(f"task {task.task_id}: {reason}: {result.text[-2000:].strip()}")
-    return {test: report.status(test) for test in report.tests}
+    return report.statuses(())
 
 
 def _run(

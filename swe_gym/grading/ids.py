@@ -115,22 +115,35 @@ def _timeless(test: str) -> str:
 
 
 class _ResultIndex:
-    """The results of a run, indexed by parts of their ids."""
+    """The results of a run, by parts of their ids. Most lists need none of these."""
 
     def __init__(self, found: Mapping[str, TestStatus], required: Collection[str]) -> None:
         self._found = found
         self._required = required
-        self.spaced: dict[str, list[TestStatus]] = defaultdict(list)
-        self.cut: dict[str, list[TestStatus]] = defaultdict(list)
-        for test, status in found.items():
+
+    @functools.cached_property
+    def cut(self) -> dict[str, list[TestStatus]]:
+        """Statuses by ids up to their first blank."""
+        results: dict[str, list[TestStatus]] = defaultdict(list)
+        for test, status in self._found.items():
             words = test.split(None, 1)
             if len(words) > 1:
-                self.cut[words[0]].append(status)
-                self.spaced[" ".join(test.split())].append(status)
+                results[words[0]].append(status)
+        return results
+
+    @functools.cached_property
+    def spaced(self) -> dict[str, list[TestStatus]]:
+        """Statuses by ids with single blanks."""
+        results: dict[str, list[TestStatus]] = defaultdict(list)
+        for test, status in self._found.items():
+            words = test.split()
+            if len(words) > 1:
+                results[" ".join(words)].append(status)
+        return results
 
     @functools.cached_property
     def timeless(self) -> dict[str, list[TestStatus]]:
-        """Statuses by ids without dates, durations and folders. Few lists need it."""
+        """Statuses by ids without dates, durations and folders."""
         results: dict[str, list[TestStatus]] = defaultdict(list)
         for test, status in self._found.items():
             if test not in self._required:

@@ -274,20 +274,17 @@ class Judge:
         alone = planned.second or range(len(plan.groups) if self._whole is not None else 0)
         selects = alone and not any(plan.is_nested(number) for number in alone)
         only = [place for number in alone for place in plan.groups[number].places]
-        return TwinOrder(
-            groups=tuple(
-                TwinGroup(
-                    places=group.places,
-                    callers=plan.callers(number),
-                    required=group.tests,
-                    texts=tuple(tuple(plan.snippets(number, row)) for row in group.rows),
-                    original=group.original,
-                )
-                for number, group in twins
-            ),
-            stops=stops,
-            only=tuple(only) if selects else None,
-        )
+        groups = [
+            TwinGroup(
+                places=group.places,
+                callers=plan.callers(number),
+                required=group.tests,
+                texts=plan.snippets(number, group.rows),
+                original=group.original,
+            )
+            for number, group in twins
+        ]
+        return TwinOrder(groups=tuple(groups), stops=stops, only=tuple(only) if selects else None)
 
     def _retry_timeout(self, run: GradedRun) -> GradedRun:
         """Tell slow work from a slow machine by the gold patch, and give the work a second, shorter try.
@@ -339,7 +336,7 @@ class Judge:
     def _is_proven(self, number: int) -> bool:
         """Whether twins played all texts of a group."""
         played = self._plain.played(number)
-        return len(played) == len(self.plan.groups[number].rows) and not any(end.error for end in played.values())
+        return len(played) == len(self.plan.groups[number].rows) and not _has_error(played)
 
     # --- doubts -------------------------------------------------------------------------------------------------
 
@@ -376,14 +373,16 @@ class Judge:
     def _doubts(self, run: GradedRun, *, gold: bool = False) -> Doubts:
         passed: dict[str, tuple[str, ...]] = {}
         failed: dict[str, int] = {}
-        lost = run.twins and any(self._is_shaken(run, number) for number in run.twins if run.played(number))
+        shaken = {number for number in run.twins if self._is_shaken(run, number)}
+        lost = any(map(run.played, shaken))
         for number in run.twins:
-            group = self.plan.groups[number]
-            judged = gold or self.complete or run.played(number) or not lost or number in run.unsettled
-            if judged and self._is_shaken(run, number):
+            group, played = self.plan.groups[number], run.played(number)
+            judged = gold or self.complete or played or not lost or number in run.unsettled
+            if judged and number in shaken:
                 failed |= dict.fromkeys(group.tests, number)
-            for text, end in run.played(number).items():
-                passed |= _passing(group.tests, group.rows[text], end.statuses)
+            for text, end in played.items():
+                if text != group.original:
+                    passed |= _passing(group.tests, group.rows[text], end.statuses)
         statuses = {} if run.results.reason else run.results.statuses
         for number in run.second:
             group = self.plan.groups[number]
@@ -397,10 +396,10 @@ class Judge:
     def _is_shaken(self, run: GradedRun, number: int) -> bool:
         """Whether the original did not pass in its twin, or not all texts were played."""
         group, played = self.plan.groups[number], run.played(number)
-        if number in run.unsettled or any(end.error for end in played.values()) or group.original not in played:
+        if number in run.unsettled or _has_error(played) or group.original not in played:
             return True
         ends = match_tests(group.tests, played[group.original].statuses).statuses
-        return any(status is not TestStatus.PASSED for status in ends.values())
+        return not set(ends.values()) <= {TestStatus.PASSED}
 
     def _is_cut_off(self, run: GradedRun) -> bool:
         """Whether twins hung or died, and none of the others contradicts right work."""
@@ -502,6 +501,11 @@ class Judge:
             unfit=self._unfit,
             runs=len(self.runs),
         )
+
+
+def _has_error(played: Mapping[int, PlayedText]) -> bool:
+    """Whether a twin could not play its text."""
+    return any([end.error for end in played.values()])
 
 
 def _passing(tests: Sequence[str], row: CounterText, statuses: Mapping[str, TestStatus]) -> dict[str, tuple[str, ...]]:

@@ -132,7 +132,7 @@ def _order(plan: CounterPlan, numbers: Sequence[int], texts: Sequence[Sequence[t
     groups = [plan.groups[number] for number in numbers]
     return TwinOrder(
         groups=tuple(
-            TwinGroup(places=group.places, texts=tuple(found), original=ORIGINAL)
+            TwinGroup(places=group.places, required=group.tests, texts=tuple(found), original=ORIGINAL)
             for group, found in zip(groups, texts, strict=True)
         ),
         stops=False,
@@ -143,13 +143,13 @@ def _order(plan: CounterPlan, numbers: Sequence[int], texts: Sequence[Sequence[t
 def _draw_surveys(plan: CounterPlan, number: int, path: str) -> Iterator[tuple[str, ...]]:
     """Yield the original and the surveys of a group. Of functions that call each other, one is changed at a time."""
     places = plan.groups[number].places
-    yield tuple(plan.snippets(number, CounterText(((),) * len(places))))
+    yield from plan.snippets(number, [CounterText(((),) * len(places))])
     for changed, place in enumerate(places):
         source = plan.sources[place.path]
         function = source.function(place.names)
         for edits in (survey_ends(function, source, path), survey_values(function, source, path)):
             row = CounterText(tuple(tuple(edits) if other == changed else () for other in range(len(places))))
-            texts = tuple(plan.snippets(number, row))
+            (texts,) = plan.snippets(number, [row])
             if all(map(_parses, texts)):
                 yield texts
 

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..errors import FileError, SandboxError
 from ..guests import bundle
@@ -115,8 +115,13 @@ class TwinEnd(Frozen):
 
     def report(self) -> SignedReport:
         """Return the ends as a report of their own."""
-        bad: dict[str, TestStatus] = {test: end for test, end in self.ends.items() if end is not TestStatus.PASSED}
-        return SignedReport(tests={test: (end,) for test, end in self.ends.items()}, groups=bad)
+        tests: dict[str, tuple[TestStatus, ...]] = {}
+        bad: dict[str, TestStatus] = {}
+        for test, end in self.ends.items():
+            tests[test] = (end,)
+            if end is not TestStatus.PASSED:
+                bad[test] = end
+        return SignedReport(tests=tests, groups=bad)
 
 
 class SignedReport(Frozen):
@@ -152,21 +157,32 @@ class SignedReport(Frozen):
             ends = tuple(end for name, found in self.tests.items() if name.startswith(test_id + " ") for end in found)
         if ends == (TestStatus.PASSED,) and not self.groups:
             return TestStatus.PASSED
-        bad = list(filter(TestStatus.PASSED.__ne__, ends))
-        group = [
-            end for name, end in self.groups.items() if test_id == name or test_id.startswith((name + "::", name + "."))
-        ]
-        return next(iter([*bad, *group, *ends]), TestStatus.MISSING)
+        for end in ends:
+            if end is not TestStatus.PASSED:
+                return end
+        for name, end in self.groups.items():
+            if test_id == name or test_id.startswith((name + "::", name + ".")):
+                return end
+        return ends[0] if ends else TestStatus.MISSING
 
-    def played(self, statuses: Callable[[SignedReport], dict[str, TestStatus]]) -> dict[int, dict[int, PlayedText]]:
+    def statuses(self, tests: Iterable[str]) -> dict[str, TestStatus]:
+        """Return the status of each test that the report names, and of these tests."""
+        return {test: self.status(test) for test in (*self.tests, *tests)}
+
+    def played(
+        self, statuses: Callable[[SignedReport, Sequence[str]], dict[str, TestStatus]], order: TwinOrder
+    ) -> dict[int, dict[int, PlayedText]]:
         """Return how twins ended: number of a group -> number of a text -> its end.
 
         Args:
-            statuses: Returns the status of each test of a report, by the name that the task gives it.
+            statuses: Returns the status of each test of a report, and of these tests, by the names that the task gives
+                them.
+            order: What the keeper was to play.
         """
         found: dict[int, dict[int, PlayedText]] = {}
+        required = {number: group.required for number, group in enumerate(order.groups)}
         for twin in self.twins:
-            ends = PlayedText(statuses=statuses(twin.report()), error=twin.error)
+            ends = PlayedText(statuses=statuses(twin.report(), required.get(twin.group, ())), error=twin.error)
             found.setdefault(twin.group, {})[twin.text] = ends
         return found
 

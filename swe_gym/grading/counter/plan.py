@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from random import Random
 from typing import Literal, get_args
 
@@ -149,18 +150,20 @@ class CounterPlan:
                 edits[place.path] += made
         return {path: source.apply_edits(edits[path]) for path, source in self.sources.items()}
 
-    def snippets(self, number: int, row: CounterText) -> list[str]:
-        """Return the source of each function of a group in a text, enough to compile the function alone."""
-        places = self.groups[number].places
-        return [_snippet(self.sources[p.path], p, edits) for p, edits in zip(places, row.edits, strict=True)]
+    def snippets(self, number: int, rows: Sequence[CounterText]) -> tuple[tuple[str, ...], ...]:
+        """Return, for each text, the source of each function of a group, enough to compile the function alone."""
+        columns = [
+            _snippets(self.sources[place.path], place, [row.edits[column] for row in rows])
+            for column, place in enumerate(self.groups[number].places)
+        ]
+        return tuple(zip(*columns, strict=True))
 
     def callers(self, number: int) -> tuple[FunctionPlace, ...]:
         """Return the functions that mention a function of a group by its name in the same file: they may call it."""
-        found = {
-            FunctionPlace(place.path, names)
-            for place in self.groups[number].places
-            for names in self.sources[place.path].mentioning(place.names[-1])
-        }
+        found = set()
+        for place in self.groups[number].places:
+            for names in self.sources[place.path].mentioning(place.names[-1]):
+                found.add(FunctionPlace(place.path, names))
         return tuple(sorted(found.difference(self.groups[number].places)))
 
     def is_nested(self, number: int) -> bool:
@@ -242,17 +245,17 @@ def _explores(finder: Finder, place: FunctionPlace) -> bool:
     return any(name_of(decorator) == "given" for decorator in decorators)
 
 
-def _join(finder: Finder, places: Iterable[FunctionPlace]) -> Iterator[list[FunctionPlace]]:
+def _join(finder: Finder, places: Iterable[FunctionPlace]) -> Iterator[Sequence[FunctionPlace]]:
     """Join functions of one name in one file if any of them calls another one by `super()`."""
     by_name: dict[tuple[str, str], list[FunctionPlace]] = defaultdict(list)
     for place in places:
         by_name[place.path, place.names[-1]].append(place)
     for members in by_name.values():
         source = finder.source(members[0].path)
-        if source is not None and any(source.calls_super(place.names) for place in members):
+        if len(members) > 1 and source is not None and any([source.calls_super(place.names) for place in members]):
             yield members
         else:
-            yield from ([place] for place in members)
+            yield from zip(members)
 
 
 @dataclass(frozen=True)
@@ -267,14 +270,18 @@ class _Drawing:
 
     def group(self, places: Sequence[FunctionPlace], tests: Sequence[str]) -> CounterGroup | None:
         """Draw the texts of a group. Return None if one of its functions has no change."""
-        unfit = {kind for test in tests for kind in self.options.unfit.get(test, ())}
+        unfit: set[str] = set()
+        passing: set[int] = set()
+        returned: dict[int, tuple[str, str]] = {}
+        for test in tests:
+            unfit |= set(self.options.unfit.get(test, ()))
+            passing |= set(self.options.passing.get(test, ()))
+            returned |= self.options.returned.get(test, {})
         starts = not self.starting.isdisjoint(tests)
         room = self.room if starts else FEWEST_TEXTS
-        passing = {line for test in tests for line in self.options.passing.get(test, ())}
-        returned = {line: values for test in tests for line, values in self.options.returned.get(test, {}).items()}
         found = [self._draw(place, unfit, passing, returned, room) for place in places]
         drawn, extras = zip(*found, strict=True)
-        rows = [_row(texts, extras) for texts in zip(*(one.texts for one in drawn), strict=False)]
+        rows = [_row(texts, extras) for texts in zip(*map(attrgetter("texts"), drawn), strict=False)]
         if not rows:
             return None
         original = self.rng.randrange(len(rows) + 1)
@@ -286,10 +293,9 @@ class _Drawing:
             rows=tuple(rows),
             original=original,
             cover=_row(covers, extras) if len(covers) == len(drawn) else self.rng.choice(rows),
-            effective=min(len(rows), *(one.effective for one in drawn)),
+            effective=min([len(rows), *map(attrgetter("effective"), drawn)]),
             starts=starts,
-            forks=not any(self._is_nested(place) for place in places)
-            and not set(tests).intersection(self.options.unforkable),
+            forks=not any(map(self._is_nested, places)) and not set(tests).intersection(self.options.unforkable),
         )
 
     def _draw(
@@ -307,9 +313,9 @@ class _Drawing:
             return Drawn(), ()
         texts = (*drawn.texts, drawn.cover or Text())
         extra = neutral_edit(function, source, self.rng)
-        edits = [edit for text in texts for edit in text.edits]
-        clash = extra is None or any(edit.start <= extra.start <= edit.end for edit in edits)
-        return drawn, (*drawn.common, *(() if clash or extra is None else (extra,)))
+        if extra is None or any([edit.start <= extra.start <= edit.end for text in texts for edit in text.edits]):
+            return drawn, drawn.common
+        return drawn, (*drawn.common, extra)
 
     def _is_nested(self, place: FunctionPlace) -> bool:
         source = self.finder.source(place.path)
@@ -318,19 +324,19 @@ class _Drawing:
 
 def _row(texts: Sequence[Text], extras: Sequence[tuple[TextEdit, ...]]) -> CounterText:
     """A changed text of several functions, and the edits without effect that all their texts have."""
-    spans = [{(edit.start, edit.end) for edit in text.edits} for text in texts]
-    edits = [
-        (*(edit for edit in extra if (edit.start, edit.end) not in own), *text.edits)
-        for extra, own, text in zip(extras, spans, texts, strict=True)
-    ]
-    return CounterText(tuple(edits), tuple(dict.fromkeys(kind for text in texts for kind in text.kinds)))
+    edits = []
+    kinds: dict[str, None] = {}
+    for text, extra in zip(texts, extras, strict=True):
+        by_span = {(edit.start, edit.end): edit for edit in (*extra, *text.edits)}
+        edits.append(tuple(by_span.values()))
+        kinds |= dict.fromkeys(text.kinds)
+    return CounterText(tuple(edits), tuple(kinds))
 
 
-def _snippet(source: Source, place: FunctionPlace, edits: Iterable[TextEdit]) -> str:
-    """The text of one function after edits, in classes of the same names and on the same line."""
+def _snippets(source: Source, place: FunctionPlace, texts: Iterable[Iterable[TextEdit]]) -> list[str]:
+    """The texts of one function after edits, in classes of the same names and on the same line."""
     function = source.function(place.names)
     start, end = source.span(function)
-    text = source.cut(start, end, edits)
     pad = source.before(function)
     pad = pad[: len(pad) - len(pad.lstrip())]
     future = [
@@ -340,4 +346,5 @@ def _snippet(source: Source, place: FunctionPlace, edits: Iterable[TextEdit]) ->
     ]
     classes = [f"{' ' * depth}class {name}:" for depth, name in enumerate(place.names[:-1])]
     head = "\n".join([*future, *(classes or (["if 1:"] if pad else [])), ""])
-    return "\n" * max(0, function.lineno - 1 - head.count("\n")) + head + pad + text + "\n"
+    before = "\n" * max(0, function.lineno - 1 - head.count("\n")) + head + pad
+    return [f"{before}{source.cut(start, end, edits)}\n" for edits in texts]

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import filterfalse, pairwise
+from itertools import filterfalse, islice, pairwise
 from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
@@ -23,6 +23,9 @@ Returned: TypeAlias = Mapping[int, tuple[str, str]]
 """Line of an assertion -> the `repr` of the value that it expects, and of the one that wrong work returns."""
 
 TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\S\n]+|.", re.DOTALL)
+WORD, LETTER, DIGITS = re.compile(r"[^\W\d_]{2,}|[^\S\n]{2,}"), re.compile(r"[^\W\d_]"), re.compile(r"\d+")
+BRACKETS = frozenset("()[]{}")
+BRACKETED = re.compile(r"\([^][(){}]*\)|\[[^][(){}]*\]|\{[^][(){}]*\}")
 MOST_TOKENS = 1_600
 LONG = 1_000
 LEAST_SHARED = 0.25
@@ -64,7 +67,7 @@ class Language(NamedTuple):
     Attributes:
         words: Words of the file.
         numbers: Numbers of the test, as they are written. Others look made.
-        pairs: Classes of neighbouring tokens in the file's strings. A text with other neighbours looks made.
+        pairs: Shapes of neighbouring tokens in the file's strings. A text with other neighbours looks made.
     """
 
     words: Sequence[str]
@@ -77,9 +80,10 @@ class Language(NamedTuple):
         numbers = sorted(set(re.findall(r"\d+", source.text_of(function))))
         return cls(source.words, numbers, _pairs_of(source.tree, source))
 
-    def strangeness(self, text: str) -> int:
-        """Return the number of neighbours in a text that the file does not have."""
-        return len(list(filterfalse(self.pairs.__contains__, _pairs(text))))
+    def strangeness(self, texts: Sequence[str]) -> list[int]:
+        """Return, for each text, the number of neighbours that the file does not have."""
+        shapes = _shape("\0".join(texts)).split("\0")
+        return [len(list(filterfalse(self.pairs.__contains__, pairwise(shape)))) for shape in shapes]
 
 
 def other_results(right: Value, wrong: Value, language: Language, rng: Random, count: int) -> list[Value]:
@@ -98,13 +102,14 @@ def other_results(right: Value, wrong: Value, language: Language, rng: Random, c
         return []
     if isinstance(right, int | float):
         found = _other_numbers(right, wrong, count)
-        return _chosen(found, rng, count, lambda value: -abs(value - wrong), right)
+        return _chosen(found, [-abs(value - wrong) for value in found], -abs(right - wrong), rng, count)
     drawn = {repr(value): value for value in _draw(right, wrong, language, rng, TRIES * count)}
-    nests = _nests(repr(right))
-    found = [value for text, value in drawn.items() if value not in (right, wrong) and (not nests or _nests(text))]
-    found.sort(key=lambda value: language.strangeness(repr(value)))
-    del found[PLAUSIBLE * count :]
-    return _chosen(found, rng, count, lambda value: _similarity(repr(value), repr(wrong)), right)
+    texts = [text for text, value in drawn.items() if value not in (right, wrong)]
+    strangeness = language.strangeness(texts)
+    ordered = (texts[place] for place in sorted(range(len(texts)), key=strangeness.__getitem__))
+    plausible = list(islice(filter(_nests, ordered) if _nests(repr(right)) else ordered, PLAUSIBLE * count))
+    *nearness, mine = _similarities([*plausible, repr(right)], repr(wrong))
+    return _chosen([drawn[text] for text in plausible], nearness, mine, rng, count)
 
 
 def are_alike(right: Value, wrong: Value) -> bool:
@@ -112,31 +117,40 @@ def are_alike(right: Value, wrong: Value) -> bool:
     if type(right) is not type(wrong) or isinstance(right, bool) or right == wrong:
         return False
     if isinstance(right, str | bytes):
-        return _similarity(_letters(right), _letters(wrong)) >= LEAST_SHARED
+        return _similarities([_letters(right)], _letters(wrong))[0] >= LEAST_SHARED
     return isinstance(right, int | float) or bool(wrong)
 
 
-def _chosen(
-    found: Sequence[Value], rng: Random, count: int, nearness: Callable[[Value], float], right: Value
-) -> list[Value]:
-    """Choose values of which a random number is nearer to the wrong value than the right one, and few are far off."""
-    mine = nearness(right)
-    scored = [(nearness(value), value) for value in rng.sample(found, len(found))]
-    scored.sort(key=lambda one: abs(one[0] - mine))
-    nearer = [value for score, value in scored if score > mine]
-    equal = [value for score, value in scored if score == mine]
-    farther = [value for score, value in scored if score < mine]
+def _chosen(found: Sequence[Value], nearness: Sequence[float], mine: float, rng: Random, count: int) -> list[Value]:
+    """Choose values of which a random number is nearer to the wrong value than the right one, and few are far off.
+
+    Args:
+        found: The values.
+        nearness: Nearness of each to the wrong value.
+        mine: Nearness of the right value.
+        rng: Random number generator.
+        count: Number of values wanted.
+    """
+    distances = [abs(score - mine) for score in nearness]
+    places = sorted(rng.sample(range(len(found)), len(found)), key=distances.__getitem__)
+    nearer = [found[place] for place in places if nearness[place] > mine]
+    equal = [found[place] for place in places if nearness[place] == mine]
+    farther = [found[place] for place in places if nearness[place] < mine]
     rank = rng.randint(0, count)
     chosen = [*nearer[:rank], *equal, *farther][:count]
     chosen += nearer[rank : rank + count - len(chosen)]
     return rng.sample(chosen, len(chosen))
 
 
-def _similarity(one: str, other: str) -> float:
-    """A number from 0 to 1: by letters, or by tokens of long texts, which take too long otherwise."""
-    if len(one) + len(other) < LONG:
-        return SequenceMatcher(None, one, other, False).ratio()
-    return SequenceMatcher(None, TOKEN.findall(one), TOKEN.findall(other), False).ratio()
+def _similarities(texts: Sequence[str], other: str) -> list[float]:
+    """Numbers from 0 to 1: by letters, or by tokens of long texts, which take too long otherwise."""
+    split: Callable[[str], Sequence[str]] = TOKEN.findall if len(other) + max(map(len, texts)) >= LONG else str
+    matcher = SequenceMatcher(None, "", split(other), False)
+    found = []
+    for text in texts:
+        matcher.set_seq1(split(text))
+        found.append(matcher.ratio())
+    return found
 
 
 def _letters(text: str | bytes) -> str:
@@ -153,9 +167,12 @@ def _other_numbers(right: float, wrong: float, count: int) -> list[float]:
         step *= 10
     reach = int(2 * abs(right - wrong) / step) + count
     places = range(-reach, reach + 1) if reach <= 500 else Random(reach).sample(range(-reach, reach + 1), 500)
-    found = (right + step * place for place in places if place)
-    rounded = (round(value, decimals) if decimals else type(right)(value) for value in found)
-    return [value for value in rounded if value not in (right, wrong) and (value >= 0 or right < 0 or wrong < 0)]
+    found = []
+    for place in places:
+        value = round(right + step * place, decimals) if decimals else type(right)(right + step * place)
+        if value not in (right, wrong) and (value >= 0 or right < 0 or wrong < 0):
+            found.append(value)
+    return found
 
 
 # --- texts and containers ---------------------------------------------------------------------------------------------
@@ -163,6 +180,8 @@ def _other_numbers(right: float, wrong: float, count: int) -> list[float]:
 
 def _draw(right: Value, wrong: Value, language: Language, rng: Random, count: int) -> list[Value]:
     """Draw values; none if the two share too little, or are too large."""
+    if isinstance(right, bytes):
+        return [text.encode("latin-1") for text in _draw(_letters(right), _letters(wrong), language, rng, count)]
     of, join = _tokens(right)
     wrong_tokens = _tokens(wrong)[0]
     if of is None or wrong_tokens is None or len(of) + len(wrong_tokens) > MOST_TOKENS:
@@ -178,8 +197,7 @@ def _draw(right: Value, wrong: Value, language: Language, rng: Random, count: in
         [difference, *_variants(difference, wrong_tokens, language, rng)] if number in varied else [difference]
         for number, difference in enumerate(differences)
     ]
-    drawn = [_applied(list(map(rng.choice, variants)), wrong_tokens) for _ in range(count)]
-    return [join(tokens) for tokens in drawn if tokens is not None]
+    return list(map(join, _combine(variants, wrong_tokens, rng, count)))
 
 
 def _tokens(value: Value) -> tuple[list[Value] | None, Callable[[list[Value]], Value]]:
@@ -187,8 +205,6 @@ def _tokens(value: Value) -> tuple[list[Value] | None, Callable[[list[Value]], V
     match value:
         case str():
             return TOKEN.findall(value), "".join
-        case bytes():
-            return TOKEN.findall(_letters(value)), lambda tokens: "".join(tokens).encode("latin-1")
         case list() | tuple():
             return list(value), type(value)
         case dict():
@@ -196,16 +212,22 @@ def _tokens(value: Value) -> tuple[list[Value] | None, Callable[[list[Value]], V
     return None, repr
 
 
-def _applied(differences: Sequence[ResultDifference], wrong: Sequence[Value]) -> list[Value] | None:
-    """Return the wrong value's tokens after differences; None if two of them collide."""
-    parts: list[Value] = []
-    done = 0
-    for start, end, tokens in sorted(differences, key=itemgetter(0, 1)):
-        if start < done:
-            return None
-        parts += [*wrong[done:start], *tokens]
-        done = end
-    return [*parts, *wrong[done:]]
+def _combine(
+    variants: Sequence[Sequence[ResultDifference]], wrong: Sequence[Value], rng: Random, count: int
+) -> list[list[Value]]:
+    """Draw one variant of each difference, and apply them to the wrong value's tokens, unless two of them collide."""
+    drawn = []
+    for _ in range(count):
+        parts: list[Value] = []
+        done = 0
+        for start, end, tokens in sorted(map(rng.choice, variants), key=itemgetter(0, 1)):
+            if start < done:
+                break
+            parts += [*wrong[done:start], *tokens]
+            done = end
+        else:
+            drawn.append([*parts, *wrong[done:]])
+    return drawn
 
 
 def _variants(
@@ -326,24 +348,21 @@ def _other_parts(part: Value, near: Value, language: Language, rng: Random) -> l
 @remembered
 def _pairs_of(_module: ast.Module, source: Source) -> frozenset[tuple[str, str]]:
     """The neighbours in all strings of a file."""
-    return frozenset(pair for text in source.strings for pair in _pairs(text))
+    return frozenset([pair for pair in pairwise(_shape("\0".join(source.strings))) if "\0" not in pair])
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """The classes of neighbouring tokens."""
-    return pairwise(_shapes(TOKEN.findall(text)))
+def _shape(text: str) -> str:
+    """Return a text with one letter for each token that has several, or that other letters can replace."""
+    return DIGITS.sub("\1", LETTER.sub("\2", WORD.sub("\3", text)))
 
 
 def _nests(text: str) -> bool:
     """Whether the brackets of a text nest, and its quotes come in pairs."""
-    closing = {")": "(", "]": "[", "}": "{"}
-    opened: list[str] = []
-    for letter in text:
-        if letter in closing.values():
-            opened.append(letter)
-        elif letter in closing and (not opened or opened.pop() != closing[letter]):
-            return False
-    return not opened and text.count("'") % 2 == text.count('"') % 2 == 0
+    if text.count("'") % 2 or text.count('"') % 2:
+        return False
+    while BRACKETED.search(text):
+        text = BRACKETED.sub("", text)
+    return BRACKETS.isdisjoint(text)
 
 
 # --- source text ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from ... import syntax
@@ -54,6 +54,7 @@ class Source:
         except (SyntaxError, LookupError, RecursionError, MemoryError) as error:
             raise ValueError(f"not Python 3: {error}") from error
         self.findings: dict[tuple[object, ast.AST], object] = {}  # of `remembered`
+        self._walked: dict[ast.AST, list[ast.AST]] = {}
         self._utf8 = text.encode()
         self._lines = [0]
         for line in self._utf8.splitlines(keepends=True):
@@ -74,7 +75,8 @@ class Source:
 
     def before(self, node: ast.expr | ast.stmt) -> str:
         """Return the text before a node on its line: the indentation of its block, if the node is first there."""
-        return self.text(self._lines[node.lineno - 1], self.span(node)[0])
+        start = self._lines[node.lineno - 1]
+        return self._utf8[start : start + node.col_offset].decode()
 
     def after(self, node: ast.expr | ast.stmt) -> str:
         """Return the text after a node on its last line."""
@@ -96,7 +98,9 @@ class Source:
 
     def walk(self, node: ast.AST) -> list[ast.AST]:
         """Return a node and all below it, as `ast.walk` does, which takes longer."""
-        return _nodes(node, self)
+        if node not in self._walked:
+            self._walked[node] = list(ast.walk(node))
+        return self._walked[node]
 
     @functools.cached_property
     def words(self) -> tuple[str, ...]:
@@ -106,13 +110,13 @@ class Source:
     @functools.cached_property
     def strings(self) -> tuple[str, ...]:
         """The texts of the file's string literals."""
-        values = [node.value for node in ast.walk(self.tree) if isinstance(node, ast.Constant)]
+        values = [node.value for node in self.walk(self.tree) if isinstance(node, ast.Constant)]
         return tuple([value for value in values if isinstance(value, str)])
 
     @functools.cached_property
     def functions(self) -> dict[tuple[str, ...], Function]:
         """Functions of the module and of its classes, by their names: `("TestCase", "test_a")`."""
-        return dict(_functions(self.tree.body, ()))
+        return _functions(self.tree.body, ())
 
     @functools.cached_property
     def nested(self) -> dict[tuple[str, ...], Function]:
@@ -127,7 +131,7 @@ class Source:
     @functools.cached_property
     def classes(self) -> dict[str, list[str]]:
         """Class -> the last names of its bases, for every class of the file."""
-        found = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        found = [node for node in self.walk(self.tree) if isinstance(node, ast.ClassDef)]
         return {node.name: [name_of(base) for base in node.bases] for node in found}
 
     def mentioning(self, name: str) -> set[tuple[str, ...]]:
@@ -141,6 +145,14 @@ class Source:
             for node in self.walk(function):
                 if isinstance(node, ast.Attribute | ast.Name):
                     found.setdefault(node.attr if isinstance(node, ast.Attribute) else node.id, set()).add(names)
+        return found
+
+    @functools.cached_property
+    def named(self) -> dict[str, list[Function]]:
+        """Name -> the functions of the module and of its classes with this name."""
+        found: dict[str, list[Function]] = {}
+        for names, function in self.functions.items():
+            found.setdefault(names[-1], []).append(function)
         return found
 
     def imports(self, name: str) -> bool:
@@ -173,9 +185,9 @@ class Source:
 
     @functools.cached_property
     def _constants(self) -> dict[str, ast.expr]:
-        nodes = list(ast.walk(self.tree))
-        stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
-        stored.update(node.arg for node in nodes if isinstance(node, ast.arg))
+        nodes = self.walk(self.tree)
+        stored = Counter([node.id for node in nodes if isinstance(node, ast.Name) and type(node.ctx) is not ast.Load])
+        stored.update([node.arg for node in nodes if isinstance(node, ast.arg)])
         return {
             target.id: node.value
             for node in self.tree.body
@@ -186,6 +198,8 @@ class Source:
 
     def calls_super(self, names: tuple[str, ...]) -> bool:
         """Whether a function calls the method of the same name of a base class."""
+        if names in self.functions and names not in self.mentioning(names[-1]):
+            return False
         named = [node for node in self.walk(self.function(names)) if getattr(node, "attr", "") == names[-1]]
         return any(isinstance(node, ast.Attribute) and name_of(node.value) == "super" for node in named)
 
@@ -223,11 +237,6 @@ def remembered(find: Callable[[N, Source], T]) -> Callable[[N, Source], T]:
     return recall
 
 
-@remembered
-def _nodes(node: ast.AST, _source: Source) -> list[ast.AST]:
-    return list(ast.walk(node))
-
-
 @functools.lru_cache(maxsize=8)
 def parse(data: bytes) -> Source | None:
     """Parse a file, with a cache. Return None if it cannot be parsed."""
@@ -237,15 +246,17 @@ def parse(data: bytes) -> Source | None:
         return None
 
 
-def _functions(body: Iterable[ast.stmt], names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Function]]:
+def _functions(body: Iterable[ast.stmt], names: tuple[str, ...]) -> dict[tuple[str, ...], Function]:
+    found: dict[tuple[str, ...], Function] = {}
     for node in body:
         if isinstance(node, Function):
-            yield (*names, node.name), node
+            found[(*names, node.name)] = node
         elif isinstance(node, ast.ClassDef):
-            yield from _functions(node.body, (*names, node.name))
+            found |= _functions(node.body, (*names, node.name))
         elif isinstance(node, ast.If | ast.Try | ast.With):
             for part in ("body", "orelse", "finalbody"):
-                yield from _functions(getattr(node, part, ()), names)
+                found |= _functions(getattr(node, part, ()), names)
+    return found
 
 
 def _asserts(function: Function) -> bool:
@@ -273,6 +284,6 @@ def _is_pure(function: Function, source: Source) -> bool:
 
 def name_of(node: ast.expr) -> str:
     """Return the last name of `a.b.name` or `name`, also of a call; empty for other expressions."""
-    if isinstance(node, ast.Call):
-        return name_of(node.func)
+    while isinstance(node, ast.Call):
+        node = node.func
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

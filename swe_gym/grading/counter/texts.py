@@ -15,7 +15,7 @@ import re
 import string
 import sys
 from collections import Counter, abc
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
@@ -25,6 +25,8 @@ from .changes import NATURAL, RANKS, THE_END, VALUED, Change, changes, expected_
 from .literals import FIXED, QUOTED, letters, strings
 from .results import Language, Returned, Value, other_results, written
 from .source import Function, Source, TextEdit, name_of, remembered
+
+BUILTIN_CLASSES = {name: value for name, value in vars(builtins).items() if isinstance(value, type) and name[0] != "_"}
 
 COMMON = (
     "Exception",
@@ -43,6 +45,18 @@ BASES = frozenset(
     | {"dict", "list", "tuple", "str", "int", "float", "set", "bytes", "frozenset", "complex", "bool"}
 )
 """Builtins from which a class of the product may derive."""
+
+OTHER_EXCEPTIONS = {
+    name: value
+    for name, value in sorted(BUILTIN_CLASSES.items())
+    if issubclass(value, Exception) and not issubclass(value, Warning) and name not in COMMON
+}
+OTHER_TYPES = {
+    name: value
+    for name, value in sorted(BUILTIN_CLASSES.items())
+    if not issubclass(value, BaseException) and name not in ("object", "type", "super")
+}
+"""Classes that a test may expect instead. A function that names `super` gets a cell, and no other text fits it."""
 
 PLAIN = re.compile(r"[A-Za-z0-9 ]{5,}")
 """A pattern or part of a text in which one other letter finds nothing else."""
@@ -305,7 +319,8 @@ def _swap_case(edit: TextEdit, rng: Random) -> TextEdit:
 
 
 def _text(corner: Sequence[tuple[Feature, TextEdit]]) -> Text:
-    return Text(tuple(edit for _, edit in corner), tuple(dict.fromkeys(feature.kind for feature, _ in corner)))
+    edits = [edit for _, edit in corner]
+    return Text(tuple(edits), tuple(dict.fromkeys([feature.kind for feature, _ in corner])))
 
 
 def neutral_edit(function: Function, source: Source, rng: Random) -> TextEdit | None:
@@ -400,8 +415,11 @@ def _rank(change: Change, source: Source) -> int:
 
 def _statement(function: Function, source: Source, change: Change) -> tuple[int, int]:
     """The span of the innermost statement of a change."""
-    around = [span for span in _statement_spans(function, source) if span[0] <= change.start <= span[1]]
-    return min(around, key=lambda span: span[1] - span[0], default=(change.start, change.end))
+    found, size = (change.start, change.end), sys.maxsize
+    for start, end in _statement_spans(function, source):
+        if start <= change.start <= end and end - start < size:
+            found, size = (start, end), end - start
+    return found
 
 
 @remembered
@@ -471,17 +489,21 @@ def _order_features(features: Sequence[Feature]) -> list[Feature]:
 
 def _is_sought(function: Function, source: Source, change: Change) -> bool:
     """Whether a changed literal is looked for among other values."""
+    return any([start <= change.start and change.end <= end for start, end in _seeking_spans(function, source)])
+
+
+@remembered
+def _seeking_spans(function: Function, source: Source) -> list[tuple[int, int]]:
+    """The spans of the expressions that look for a value among others."""
+    found = []
     for node in source.walk(function):
-        match node:
-            case ast.Compare(ops=ops) if any(isinstance(op, ast.In | ast.NotIn) for op in ops):
-                start, end = source.span(node)
-            case ast.Call() if SOUGHT.search(name_of(node)):
-                start, end = source.span(node)
-            case _:
-                continue
-        if start <= change.start and change.end <= end:
-            return True
-    return False
+        if isinstance(node, ast.Compare):
+            seeks = any([isinstance(operator, ast.In | ast.NotIn) for operator in node.ops])
+        else:
+            seeks = isinstance(node, ast.Call) and bool(SOUGHT.search(name_of(node)))
+        if seeks and isinstance(node, ast.expr):
+            found.append(source.span(node))
+    return found
 
 
 def _flips(change: Change, source: Source) -> bool:
@@ -497,44 +519,23 @@ def _appends(text: str) -> bool:
 
 def _other_builtins(change: Change, drawn: TextEdit, text: str) -> list[str]:
     """The builtins that can stand for an exception or type that right work raises or returns; none for warnings."""
-    kinds: dict[str, Callable[[str], bool]] = {"exception": _is_exception, "type": _is_type}
-    if change.kind not in kinds or issubclass(getattr(builtins, drawn.text, Warning), Warning):
+    known: dict[str, Mapping[str, type]] = {"exception": OTHER_EXCEPTIONS, "type": OTHER_TYPES}
+    classes = known.get(change.kind)
+    if classes is None or issubclass(getattr(builtins, drawn.text, Warning), Warning):
         return []
-    # `Exception` and `object` are related to all
-    return [name for name in dir(builtins) if kinds[change.kind](name) and not _is_related(name, text)]
+    return _find_unrelated(classes, text)  # `Exception` and `object` are related to all
 
 
-def _is_exception(name: str) -> bool:
-    value = getattr(builtins, name)
-    return (
-        isinstance(value, type)
-        and issubclass(value, Exception)
-        and not issubclass(value, Warning)
-        and name not in COMMON
-    )
-
-
-def _is_type(name: str) -> bool:
-    value = getattr(builtins, name)
-    known = ("object", "type", "super")  # a function that names `super` gets a cell, and no other text fits it
-    return (
-        isinstance(value, type)
-        and not issubclass(value, BaseException)
-        and not name.startswith("_")
-        and name not in known
-    )
-
-
-def _is_related(name: str, expected: str) -> bool:
-    """Whether right work may satisfy a builtin class too, given the text of the expected one or of an abstract one."""
-    new = getattr(builtins, name)
+def _find_unrelated(classes: Mapping[str, type], expected: str) -> list[str]:
+    """The classes that right work does not satisfy, given the text of the expected one or of an abstract one."""
+    left = dict(classes)
     for word in re.findall(r"\w+", expected):
-        old = next((getattr(module, word) for module in (builtins, abc, numbers) if hasattr(module, word)), None)
-        if word == name or (isinstance(old, type) and (issubclass(old, new) or issubclass(new, old))):
-            return True
-        if old is None and name in BASES:
-            return True
-    return False
+        old = vars(builtins).get(word) or vars(abc).get(word) or vars(numbers).get(word)
+        for name, new in classes.items():
+            related = isinstance(old, type) and (issubclass(old, new) or issubclass(new, old))
+            if related or word == name or (old is None and name in BASES):
+                left.pop(name, None)
+    return list(left)
 
 
 # --- near changes ---------------------------------------------------------------------------------------------------
@@ -703,12 +704,17 @@ def _siblings(function: Function, source: Source, change: Change) -> tuple[list[
 @remembered
 def _displays(function: Function, source: Source) -> list[tuple[ast.AST, list[tuple[int, int]], bool]]:
     """The displays and calls of a function, the spans of their constants, and whether the order of these matters."""
-    found = []
+    found: list[tuple[ast.AST, list[tuple[int, int]], bool]] = []
     for node in source.walk(function):
-        if isinstance(node, ast.Call):
-            parts: Sequence[ast.expr | None] = source.find_combined(node)
-        else:
-            parts = node.values if isinstance(node, ast.Dict) else getattr(node, "elts", ())
+        match node:
+            case ast.Call(func=ast.Name()):
+                parts: Sequence[ast.expr | None] = source.find_combined(node)
+            case ast.Dict():
+                parts = node.values
+            case ast.List() | ast.Tuple() | ast.Set():
+                parts = node.elts
+            case _:
+                continue
         spans = [source.span(part) for part in parts if isinstance(part, ast.Constant)]
         ordered = isinstance(node, ast.List | ast.Tuple) and _is_ordered(function, node, source)
         if spans:
@@ -740,15 +746,16 @@ def _size(features: Sequence[Feature]) -> int:
 
 def _corners(features: Sequence[Feature]) -> Iterator[list[tuple[Feature, TextEdit]]]:
     """Yield all texts that take one value of each feature; an empty one is the original."""
-    values = [[None, *((feature, edit) for edit in feature.edits)] for feature in features]
+    values = [[None, *zip(itertools.repeat(feature), feature.edits)] for feature in features]
     for corner in itertools.product(*values):
-        yield [value for value in corner if value]
+        yield list(filter(None, corner))
 
 
 def _overlaps(feature: Feature, others: Sequence[Feature], gap: int = 0) -> bool:
-    spans = [(edit.start, edit.end) for other in others for edit in other.edits]
-    return any(
-        (edit.start < end + gap and start < edit.end + gap) or (edit.start, edit.end) == (start, end)
-        for edit in feature.edits
-        for start, end in spans
-    )
+    own = {(edit.start, edit.end) for edit in feature.edits}
+    for other in others:
+        for start, end, _ in other.edits:
+            for first, last in own:
+                if (first < end + gap and start < last + gap) or (first, last) == (start, end):
+                    return True
+    return False

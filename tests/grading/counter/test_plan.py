@@ -178,8 +178,8 @@ def test_snippets_compile_alone_on_the_lines_of_the_file() -> None:
     found = plan(["test_0", "T::test_0", "V::test_1", "T::test_1", "test_line"])
     lines = TEXT.splitlines()
     for number, group in enumerate(found.groups):
-        for row in group.rows:
-            for place, snippet in zip(group.places, found.snippets(number, row), strict=True):
+        for snippets in found.snippets(number, group.rows):
+            for place, snippet in zip(group.places, snippets, strict=True):
                 tree = ast.parse(snippet)
                 compile(tree, "t.py", "exec")
                 (function,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
