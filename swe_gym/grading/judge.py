@@ -482,16 +482,14 @@ class Judge:
     def _counter_tests(self) -> CounterTests:
         starting = self._starting
         kinds: dict[str, str] = {}
-        kept: dict[str, str] = {}
         texts: dict[str, int] = {}
         for group in (*self.plan.groups, *self._kept):
             tests = [test for test in group.tests if test not in self._unproven]
             texts |= dict.fromkeys(tests, group.effective if group.forks else min(2, group.effective))
-            kinds |= {test: group.kind for test in tests if test in starting}
-            kept |= {test: group.kind for test in tests if test not in starting}
+            kinds |= dict.fromkeys(tests, group.kind)
         return CounterTests(
-            kinds=kinds,
-            kept=kept,
+            kinds={test: kind for test, kind in kinds.items() if test in starting},
+            kept={test: kind for test, kind in kinds.items() if test not in starting},
             texts=texts,
             uncovered={**self.plan.uncovered, **dict.fromkeys(self._unproven & starting, NOT_PROVEN)},
             unforkable=tuple(sorted(self._unforkable())),

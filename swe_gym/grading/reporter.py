@@ -167,7 +167,7 @@ class SignedReport(Frozen):
 
     def statuses(self, tests: Iterable[str]) -> dict[str, TestStatus]:
         """Return the status of each test that the report names, and of these tests."""
-        return {test: self.status(test) for test in (*self.tests, *tests)}
+        return {test: self.status(test) for test in dict.fromkeys((*self.tests, *tests))}
 
     def played(
         self, statuses: Callable[[SignedReport, Sequence[str]], dict[str, TestStatus]], order: TwinOrder

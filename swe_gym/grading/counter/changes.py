@@ -1,6 +1,7 @@
 """Finds the ways to change an assertion so that right work must fail it."""
 
 import ast
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, TypeAlias
 
-from .finding import RAISING, may_leave, walk_reached
+from .finding import RAISING, find_types, may_leave, walk_reached
 from .literals import any_number, changeable, draw_other_literal, draw_whole_other_text
 from .source import Function, Source, TextEdit, name_of, remembered
 
@@ -22,6 +23,9 @@ RANKS: dict[Kind, int] = {
     **{"number": 2, "negation": 3, "helper": 4, "local": 5, "failure": 6},
 }
 """Kind -> rank; the lowest is preferred."""
+
+WRITTEN = (ast.Name, ast.Call, ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.Dict)
+"""Expressions that may be a value: a literal, a name, or a call that combines texts."""
 
 VALUED: frozenset[Kind] = frozenset({"literal", "helper"})
 """The kinds that change a part of a value which a test expects."""
@@ -129,7 +133,10 @@ def changes(function: Function, source: Source) -> list[Change]:
         for change in finder.in_statement(statement)
     ]
     found += finder.at_the_end()
-    return sorted(found, key=lambda change: RANKS[change.kind])
+    ranked: dict[int, list[Change]] = {rank: [] for rank in sorted(RANKS.values())}
+    for change in found:
+        ranked[RANKS[change.kind]].append(change)
+    return [*itertools.chain(*ranked.values())]
 
 
 def asserting(function: Function, source: Source) -> list[ast.stmt]:
@@ -140,12 +147,12 @@ def asserting(function: Function, source: Source) -> list[ast.stmt]:
 
 def expected_value(function: Function, source: Source, statement: ast.stmt) -> ast.expr | None:
     """Return the whole value that an assertion expects, if the test alone decides it; None otherwise."""
-    found = [change for change in _Finder(function, source).in_statement(statement) if change.kind in VALUED]
-    for change in found:
-        around = [node for node in ast.walk(statement) if isinstance(node, ast.expr) and _holds(node, change, source)]
-        values = [node for node in around if _is_value(node, source)]
-        if values:
-            return max(values, key=lambda node: source.span(node)[1] - source.span(node)[0])
+    for change in _Finder(function, source).in_statement(statement):
+        if change.kind not in VALUED:
+            continue
+        for node in source.walk(statement):  # outer ones come first
+            if isinstance(node, WRITTEN) and _holds(node, change, source) and _is_value(node, source):
+                return node
     return None
 
 
@@ -158,8 +165,8 @@ def _is_value(node: ast.expr, source: Source) -> bool:
     """Whether an expression is a number, a text or a container of them, or a name or call that stands for one."""
     if isinstance(node, ast.Name):
         return source.constant(node.id) is not None
-    if source.find_combined(node):
-        return True
+    if isinstance(node, ast.Call):
+        return bool(source.find_combined(node))
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, MemoryError, RecursionError):
@@ -176,27 +183,27 @@ class _Finder:
 
     # --- statements -----------------------------------------------------------------------------------------
 
-    def in_statement(self, statement: ast.stmt) -> Iterator[Change]:
+    def in_statement(self, statement: ast.stmt) -> list[Change]:
         match statement:
             case ast.Assert():
-                yield from self._in_condition(statement.test)
-                yield self._negation(statement.test)
+                return [*self._in_condition(statement.test), self._negation(statement.test)]
             case ast.Expr(value=ast.Call() as call) | ast.Expr(value=ast.Await(value=ast.Call() as call)):
-                yield from self._in_call(call)
+                return self._in_call(call)
             case ast.With() | ast.AsyncWith():
-                for item in reversed(statement.items):
-                    if isinstance(item.context_expr, ast.Call):
-                        yield from self._in_call(item.context_expr)
+                calls = [item.context_expr for item in statement.items if isinstance(item.context_expr, ast.Call)]
+                return [*itertools.chain(*map(self._in_call, reversed(calls)))]
+        return []
 
-    def at_the_end(self) -> Iterator[Change]:
+    def at_the_end(self) -> list[Change]:
         """The statements to append to a test without a changeable assertion."""
         body = self._function.body
         pad = self._source.before(body[0])
-        if pad.strip() or [node for node in self._source.walk(self._function) if isinstance(node, ast.Yield)]:
-            return  # `def test(): pass` on one line, or a generator
-        leaving = next(
-            (statement for statement in body if isinstance(statement, ast.Raise) or may_leave(statement)), None
-        )
+        kinds = find_types(self._function, self._source)
+        if pad.strip() or ast.Yield in kinds:
+            return []  # `def test(): pass` on one line, or a generator
+        leaves = ast.Return in kinds or ast.Raise in kinds
+        ends = [one for one in body if isinstance(one, ast.Raise) or may_leave(one)] if leaves else []
+        leaving = ends[0] if ends else None
         sure = body[: body.index(leaving)] if leaving else body
         place = self._source.span(leaving)[0] if leaving else self._source.span(body[-1])[1]
         names = [
@@ -212,9 +219,8 @@ class _Finder:
         def appended(left: str) -> Draw:
             return lambda rng: f"{before}assert {left} == {any_number(rng)}{after}"
 
-        if names:
-            yield Change("local", place, place, appended(names[-1]))
-        yield Change("failure", place, place, lambda rng: f"{before}{self._failing(rng)}{after}")
+        failing = Change("failure", place, place, lambda rng: f"{before}{self._failing(rng)}{after}")
+        return [*([Change("local", place, place, appended(names[-1]))] if names else []), failing]
 
     def _failing(self, rng: Random) -> str:
         """A statement that fails whatever the product does."""
@@ -230,57 +236,65 @@ class _Finder:
 
     # --- conditions -----------------------------------------------------------------------------------------
 
-    def _in_condition(self, test: ast.expr) -> Iterator[Change]:
+    def _in_condition(self, test: ast.expr) -> list[Change]:
         match test:
             case ast.Compare():
-                yield from self._in_comparison(test)
+                return self._in_comparison(test)
             case ast.BoolOp(op=ast.And()):
-                for value in reversed(test.values):
-                    yield from self._in_condition(value)
+                return [*itertools.chain(*map(self._in_condition, reversed(test.values)))]
             case ast.UnaryOp(op=ast.Not()):
                 start, _ = self._source.span(test)
-                yield Change("comparison", start, self._source.span(test.operand)[0], self._without_not(test))
+                return [Change("comparison", start, self._source.span(test.operand)[0], self._without_not(test))]
             case ast.Call() if name_of(test) in PREDICATES:
-                yield from self._in_predicate(test)
+                return self._in_predicate(test)
             case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call() | ast.Await():
                 _, end = self._source.span(test)
-                yield Change("number", end, end, lambda rng: f" == {any_number(rng)}")
+                return [Change("number", end, end, lambda rng: f" == {any_number(rng)}")]
+        return []
 
-    def _in_predicate(self, call: ast.Call) -> Iterator[Change]:
+    def _in_predicate(self, call: ast.Call) -> list[Change]:
         match name_of(call), call.args:
             case "isinstance" | "issubclass", [_, kinds]:
-                yield self._replace_type(kinds)
+                return [self._replace_type(kinds)]
             case "hasattr", [_, expected]:
-                yield from self._patterns(expected)
+                return self._patterns(expected)
             case "allclose" | "isclose" | "array_equal", [_, expected, *_] if _sets_tolerance(call):
-                yield self._number(expected)
+                return [self._number(expected)]
             case "allclose" | "isclose" | "array_equal", [_, expected, *_]:
-                yield from self._expectation(expected)
+                return self._expectation(expected)
             case "equals" | "startswith" | "endswith", [ast.Constant() as expected]:
-                yield from self._expectation(expected)
+                return self._expectation(expected)
             case "equals" | "startswith" | "endswith", [expected]:
-                yield self._number(expected)  # one of `("a", "b")` is enough: a change of the other proves nothing
+                return [self._number(expected)]  # one of `("a", "b")` is enough: a change of the other proves nothing
+        return []
 
-    def _in_comparison(self, test: ast.Compare) -> Iterator[Change]:
+    def _in_comparison(self, test: ast.Compare) -> list[Change]:
         left, operator, right = [test.left, *test.comparators][-2], test.ops[-1], test.comparators[-1]
         single = len(test.ops) == 1
+        found: list[Change] = []
         match operator:
             case ast.Eq():
-                yield from self._literals(right, *([left] if single and _has_no_call(left) else []))
-                yield self._number(left if single and isinstance(right, ast.Call) and _has_no_call(left) else right)
+                plain = single and _has_no_call(left)
+                found += self._literals(right, *([left] if plain else []))
+                found.append(self._number(left if plain and isinstance(right, ast.Call) else right))
             case ast.Is() if isinstance(right, ast.Constant) and isinstance(right.value, bool):
-                yield from self._literals(right)
+                found += self._literals(right)
             case ast.In() if single:
-                yield from self._draw_absent(left)
+                found += self._draw_absent(left)
         if type(operator) in OPERATORS:
-            yield self._opposite(left, operator, right)
+            found.append(self._opposite(left, operator, right))
+        return found
 
     def _opposite(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Change:
         """The opposite comparison: only the operator changes."""
         pattern, other = OPERATORS[type(operator)]
         start, end = self._source.span(left)[1], self._source.span(right)[0]
-        gap = re.sub(r"#[^\r\n]*", "", self._source.text(start, end))
-        return Change("comparison", start, end, lambda _: re.sub(pattern, other, gap, count=1))
+
+        def draw(_: Random) -> str:
+            gap = re.sub(r"#[^\r\n]*", "", self._source.text(start, end))
+            return re.sub(pattern, other, gap, count=1)
+
+        return Change("comparison", start, end, draw)
 
     def _without_not(self, test: ast.UnaryOp) -> Draw:
         start, end = self._source.span(test)[0], self._source.span(test.operand)[0]
@@ -288,39 +302,37 @@ class _Finder:
         return lambda _: gap.lstrip(" ")
 
     def _negation(self, test: ast.expr) -> Change:
-        text = self._source.text_of(test)
-        return self._replace("negation", test, lambda _: f"not ({text})")
+        return self._replace("negation", test, lambda _: f"not ({self._source.text_of(test)})")
 
     # --- calls ----------------------------------------------------------------------------------------------
 
-    def _in_call(self, call: ast.Call) -> Iterator[Change]:
+    def _in_call(self, call: ast.Call) -> list[Change]:
         name = name_of(call)
-        if any(isinstance(argument, ast.Starred) for argument in call.args):
-            return
+        if ast.Starred in map(type, call.args):
+            return []
         if name in RAISING | WARNING:
-            yield from self._in_raises(call)
+            found = self._in_raises(call)
         elif name in KNOWN:
-            yield from self._in_known(name, call)
+            found = self._in_known(name, call)
         elif EQUAL.fullmatch(name):
-            yield from self._in_equality(call)
+            found = self._in_equality(call)
         elif name in CALLED:
-            yield from self._change_helped(call.args)
+            found = self._change_helped(call.args)
         elif name in ("assert_any_call", "assert_any_await"):
-            yield from map(self._number, call.args[-1:])
+            found = [*map(self._number, call.args[-1:])]
+        elif name in self._source.named:
+            found = self._change_helped(self._find_expected_by_helper(call, name))
         else:
-            yield from self._change_helped(self._find_expected_by_helper(call, name))
-        if name in OPPOSITE:
-            yield self._rename(call, name)
+            found = []
+        return [*found, self._rename(call, name)] if name in OPPOSITE else found
 
-    def _change_helped(self, expected: Sequence[ast.expr]) -> Iterator[Change]:
-        for change in self._literals(*reversed(expected)):
-            yield Change("helper", change.start, change.end, change.draw)
+    def _change_helped(self, expected: Sequence[ast.expr]) -> list[Change]:
+        return [replace(change, kind="helper") for change in self._literals(*reversed(expected))]
 
     def _find_expected_by_helper(self, call: ast.Call, name: str) -> list[ast.expr]:
         """The arguments that a helper of this file only expects. The others may be inputs."""
-        known = [function for names, function in self._source.functions.items() if names[-1] == name]
-        found = [self._find_expected_by(helper, call) for helper in known]
-        return found[0] if found and all(other == found[0] for other in found) else []
+        found = [self._find_expected_by(helper, call) for helper in self._source.named[name]]
+        return found[0] if all([other == found[0] for other in found]) else []
 
     def _find_expected_by(self, helper: Function, call: ast.Call) -> list[ast.expr]:
         parameters = [parameter.arg for parameter in (*helper.args.posonlyargs, *helper.args.args)]
@@ -329,79 +341,71 @@ class _Finder:
         expected = _find_expected(helper, self._source)
         return [argument for argument, parameter in zip(call.args, parameters, strict=False) if parameter in expected]
 
-    def _in_known(self, name: str, call: ast.Call) -> Iterator[Change]:
+    def _in_known(self, name: str, call: ast.Call) -> list[Change]:
         match name, call.args:
             case "assertTrue", [condition, *_]:
-                yield from self._in_condition(condition)
+                return self._in_condition(condition)
             case "assertIn" | "assertInHTML", [member, *_]:
-                yield from self._draw_absent(member)
+                return self._draw_absent(member)
             case "assertIsInstance", [_, kinds, *_]:
-                yield self._replace_type(kinds)
+                return [self._replace_type(kinds)]
             case "assertRegex" | "assertRegexpMatches" | "assertContains", [_, pattern, *_]:
-                yield from self._patterns(pattern)
+                return self._patterns(pattern)
             case "fnmatch_lines" | "fnmatch_lines_random", [ast.List(elts=[*_, line])]:
-                yield from self._patterns(line)
+                return self._patterns(line)
             case "assert_outcomes", _:
-                yield from self._literals(*(keyword.value for keyword in call.keywords))
+                return self._literals(*(keyword.value for keyword in call.keywords))
+        return []
 
-    def _in_equality(self, call: ast.Call) -> Iterator[Change]:
+    def _in_equality(self, call: ast.Call) -> list[Change]:
         if len(call.args) < 2:  # `assertNumQueries(2)`, `assertTemplateUsed("a.html")`
-            for argument in call.args:
-                yield from self._expectation(argument)
-            return
+            return [*itertools.chain(*map(self._expectation, call.args))]
         first, second = call.args[:2]
-        if not _sets_tolerance(call):
-            yield from self._literals(*((first, second) if name_of(call) == "assertNumQueries" else (second, first)))
-        yield self._number(first if isinstance(second, ast.Call) and _has_no_call(first) else second)
+        sides = (first, second) if name_of(call) == "assertNumQueries" else (second, first)
+        literals = [] if _sets_tolerance(call) else self._literals(*sides)
+        return [*literals, self._number(first if isinstance(second, ast.Call) and _has_no_call(first) else second)]
 
     def _rename(self, call: ast.Call, name: str) -> Change:
         """The opposite assertion: only its name changes."""
         _, end = self._source.span(call.func)
         return Change("comparison", end - len(name), end, lambda _: OPPOSITE[name])
 
-    def _in_raises(self, call: ast.Call) -> Iterator[Change]:
+    def _in_raises(self, call: ast.Call) -> list[Change]:
         name = name_of(call)
         matches = [keyword.value for keyword in call.keywords if keyword.arg in ("match", "expected_regex")]
         if re.search("Message|Reg|regex", name):
             matches += call.args[1:2]
-        yield from self._patterns(*matches)
+        found = self._patterns(*matches)
         if call.args and name != "deprecated_call":
             expected = self._source.text_of(call.args[0])
             others = [other for other in (WARNINGS if name in WARNING else EXCEPTIONS) if other not in expected]
-            yield self._replace("exception", call.args[0], lambda rng: rng.choice(others))
+            found.append(self._replace("exception", call.args[0], lambda rng: rng.choice(others)))
+        return found
 
     # --- expectations -----------------------------------------------------------------------------------------
 
-    def _expectation(self, expected: ast.expr) -> Iterator[Change]:
-        yield from self._literals(expected)
-        yield self._number(expected)
+    def _expectation(self, expected: ast.expr) -> list[Change]:
+        return [*self._literals(expected), self._number(expected)]
 
-    def _literals(self, *sides: ast.expr) -> Iterator[Change]:
+    def _literals(self, *sides: ast.expr) -> list[Change]:
         """The literal of the first side that has one, directly or by a name."""
         for side in sides:
             literal = changeable(side) or self._find_assigned(side) or self._find_combined(side)
             if literal is not None:
-                text = self._source.text_of(literal)
-                yield self._replace("literal", literal, self._draw_other(literal, text))
-                return
+                return [self._replace("literal", literal, self._draw_other(literal))]
             value = self._source.constant(side.id) if isinstance(side, ast.Name) else None
             if value is not None:
-                yield self._replace("literal", side, self._inline(value))
-                return
+                return [self._replace("literal", side, self._inline(value))]
+        return []
 
-    def _draw_other(self, literal: ast.expr, text: str) -> Draw:
-        return lambda rng: draw_other_literal(literal, text, self._source.words, rng)
+    def _draw_other(self, literal: ast.expr) -> Draw:
+        return lambda rng: draw_other_literal(literal, self._source.text_of(literal), self._source.words, rng)
 
     def _inline(self, value: ast.expr) -> Draw:
         """Write another value in place of the name of a constant."""
         part = self._source.parts(value)[0]
-        span, text = self._source.span(part), self._source.text_of(part)
-
-        def draw(rng: Random) -> str:
-            other = draw_other_literal(part, text, self._source.words, rng)
-            return self._source.inlined(value, [TextEdit(*span, other)])
-
-        return draw
+        draw_part = self._draw_other(part)
+        return lambda rng: self._source.inlined(value, [TextEdit(*self._source.span(part), draw_part(rng))])
 
     def _find_assigned(self, side: ast.expr) -> ast.expr | None:
         """The literal that is assigned to a local name, if only this assertion uses the name."""
@@ -417,28 +421,26 @@ class _Finder:
 
     def _find_combined(self, side: ast.expr) -> ast.expr | None:
         """A string of which a function of the test file makes the expected value, if possible one with a word."""
+        if not isinstance(side, ast.Call):
+            return None
         texts = self._source.find_combined(side)
         words = [text for text in texts if re.search(r"\b[a-z]{4}", str(text.value))]
         return next(iter(words or texts), None)
 
-    def _draw_absent(self, member: ast.expr) -> Iterator[Change]:
+    def _draw_absent(self, member: ast.expr) -> list[Change]:
         """A value that no right result contains."""
         match member:
             case ast.Constant(value=str() | bytes()):
-                yield from self._patterns(member)
+                return self._patterns(member)
             case ast.Constant():
-                yield self._replace("literal", member, any_number)
-            case _:
-                yield self._number(member)
+                return [self._replace("literal", member, any_number)]
+        return [self._number(member)]
 
-    def _patterns(self, *patterns: ast.expr) -> Iterator[Change]:
-        for pattern in patterns:
-            text = self._source.text_of(pattern)
+    def _patterns(self, *patterns: ast.expr) -> list[Change]:
+        return [self._replace("pattern", pattern, self._draw_whole_other(pattern)) for pattern in patterns]
 
-            def draw(rng: Random, text: str = text) -> str:
-                return draw_whole_other_text(text, self._source.words, rng)
-
-            yield self._replace("pattern", pattern, draw)
+    def _draw_whole_other(self, pattern: ast.expr) -> Draw:
+        return lambda rng: draw_whole_other_text(self._source.text_of(pattern), self._source.words, rng)
 
     def _replace_type(self, expected: ast.expr) -> Change:
         text = self._source.text_of(expected)
@@ -483,11 +485,11 @@ def _find_compared(statement: ast.stmt) -> Iterator[str]:
 
 def _sets_tolerance(call: ast.Call) -> bool:
     """Whether an assertion sets a tolerance, which may accept the change of another right result."""
-    if any(keyword.arg in TOLERANCES for keyword in call.keywords):
+    if any([keyword.arg in TOLERANCES for keyword in call.keywords]):
         return True
     return len(call.args) > 2 and bool(TOLERANT.search(name_of(call)))
 
 
 def _has_no_call(node: ast.expr) -> bool:
     """Whether an expression contains no call."""
-    return not any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))
+    return {ast.Call, ast.Await}.isdisjoint(map(type, ast.walk(node)))

@@ -10,7 +10,7 @@ import ast
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from ...errors import FileError
@@ -171,23 +171,43 @@ NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 @remembered
 def walk_reached(function: Function, source: Source) -> tuple[ast.stmt, ...]:
     """Return the statements that run whenever a test passes, in order."""
-    return tuple(_walk_reached(function.body, _literal_names(function, source)))
+    kinds = find_types(function, source)
+    literals = _literal_names(function, source) if ast.For in kinds else ()
+    leaves = not kinds.isdisjoint((ast.Return, ast.Break, ast.Continue))
+    return tuple(_walk_reached(function.body, literals, leaves=leaves))
 
 
-def _walk_reached(body: Sequence[ast.stmt], literals: Collection[str], *, in_loop: bool = False) -> Iterator[ast.stmt]:
+def _walk_reached(
+    body: Sequence[ast.stmt], literals: Collection[str], *, leaves: bool, in_loop: bool = False
+) -> list[ast.stmt]:
+    """Return the statements of a block that run for sure.
+
+    Args:
+        body: The block.
+        literals: Names of non-empty literals.
+        leaves: Whether the function has a statement that may skip others.
+        in_loop: Whether the block is in a loop.
+    """
+    found: list[ast.stmt] = []
     for statement in body:
-        yield statement
+        found.append(statement)
         match statement:
             case ast.With() | ast.AsyncWith() if not any(map(_swallows, statement.items)):
-                yield from _walk_reached(statement.body, literals, in_loop=in_loop)
+                found += _walk_reached(statement.body, literals, leaves=leaves, in_loop=in_loop)
             case ast.For() if _runs(statement.iter, literals):
-                yield from _walk_reached(statement.body, literals, in_loop=True)
+                found += _walk_reached(statement.body, literals, leaves=leaves, in_loop=True)
             case ast.Try():
-                if not statement.handlers:
-                    yield from _walk_reached(statement.body, literals, in_loop=in_loop)
-                yield from _walk_reached(statement.finalbody, literals, in_loop=in_loop)
-        if may_leave(statement, in_loop=in_loop):
-            return
+                for part in (() if statement.handlers else statement.body), statement.finalbody:
+                    found += _walk_reached(part, literals, leaves=leaves, in_loop=in_loop)
+        if leaves and may_leave(statement, in_loop=in_loop):
+            break
+    return found
+
+
+@remembered
+def find_types(function: Function, source: Source) -> frozenset[type]:
+    """Return the types of all nodes of a function."""
+    return frozenset(map(type, source.walk(function)))
 
 
 def _swallows(item: ast.withitem) -> bool:

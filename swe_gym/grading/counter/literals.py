@@ -5,10 +5,11 @@ it from one that a person wrote.
 """
 
 import ast
+import functools
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from ...syntax import parse
@@ -170,8 +171,13 @@ def _bodies(text: str) -> list[tuple[int, str]]:
     return found or [(len(text), "")]
 
 
-def strings(text: str) -> Iterable[tuple[int, str]]:
-    """The string tokens of an expression; an f-string counts as one."""
+@functools.lru_cache(maxsize=1024)
+def strings(text: str) -> tuple[tuple[int, str], ...]:
+    """The string tokens of an expression, with their positions; an f-string counts as one."""
+    return tuple(_find_strings(text))
+
+
+def _find_strings(text: str) -> Iterator[tuple[int, str]]:
     wrapped = f"({text}\n)"
     starts = [0]
     for line in wrapped.split("\n"):  # only this character ends a line: a form feed in a text does not
@@ -193,8 +199,13 @@ def strings(text: str) -> Iterable[tuple[int, str]]:
 
 def letters(body: str, start: int, fixed: re.Pattern[str] = FIXED) -> list[int]:
     """The positions of letters and digits that may change."""
-    staying = {place for match in fixed.finditer(body) for place in range(*match.span())}
-    return [start + place for place, letter in enumerate(body) if letter in CHANGING and place not in staying]
+    found = []
+    staying = 0
+    for match in (*fixed.finditer(body), None):
+        end = match.start() if match else len(body)
+        found += [start + place for place in range(staying, end) if body[place] in CHANGING]
+        staying = match.end() if match else end
+    return found
 
 
 def _is_formatted(found: tuple[int, str]) -> bool:

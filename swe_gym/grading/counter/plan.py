@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -339,12 +338,7 @@ def _snippets(source: Source, place: FunctionPlace, texts: Iterable[Iterable[Tex
     start, end = source.span(function)
     pad = source.before(function)
     pad = pad[: len(pad) - len(pad.lstrip())]
-    future = [
-        source.text_of(node)
-        for node in source.tree.body
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
-    ]
     classes = [f"{' ' * depth}class {name}:" for depth, name in enumerate(place.names[:-1])]
-    head = "\n".join([*future, *(classes or (["if 1:"] if pad else [])), ""])
+    head = "\n".join([*source.future, *(classes or (["if 1:"] if pad else [])), ""])
     before = "\n" * max(0, function.lineno - 1 - head.count("\n")) + head + pad
     return [f"{before}{source.cut(start, end, edits)}\n" for edits in texts]

@@ -106,7 +106,7 @@ def other_results(right: Value, wrong: Value, language: Language, rng: Random, c
     drawn = {repr(value): value for value in _draw(right, wrong, language, rng, TRIES * count)}
     texts = [text for text, value in drawn.items() if value not in (right, wrong)]
     strangeness = language.strangeness(texts)
-    ordered = (texts[place] for place in sorted(range(len(texts)), key=strangeness.__getitem__))
+    ordered = [texts[place] for place in sorted(range(len(texts)), key=strangeness.__getitem__)]
     plausible = list(islice(filter(_nests, ordered) if _nests(repr(right)) else ordered, PLAUSIBLE * count))
     *nearness, mine = _similarities([*plausible, repr(right)], repr(wrong))
     return _chosen([drawn[text] for text in plausible], nearness, mine, rng, count)
@@ -370,9 +370,14 @@ def _nests(text: str) -> bool:
 
 def written(value: Value, quote: str) -> str:
     """Return the source text of a value, with quotes of one kind."""
+    text = repr(value)
+    if quote == "'" or "'" not in text:
+        return text
+    if '"' not in text:  # so no text holds a quote
+        return text.replace("'", quote)
     match value:
         case str() | bytes():
-            return _quoted(repr(value), quote)
+            return _quoted(text, quote)
         case list():
             return f"[{', '.join(_each(value, quote))}]"
         case tuple():
@@ -380,7 +385,7 @@ def written(value: Value, quote: str) -> str:
         case dict():
             parts = (f"{written(key, quote)}: {written(one, quote)}" for key, one in value.items())
             return f"{{{', '.join(parts)}}}"
-    return repr(value)
+    return text
 
 
 def _each(values: Sequence[Value], quote: str) -> Iterator[str]:

@@ -103,6 +103,12 @@ class Source:
         return self._walked[node]
 
     @functools.cached_property
+    def future(self) -> tuple[str, ...]:
+        """The imports from `__future__`."""
+        found = [node for node in self.tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+        return tuple(map(self.text_of, found))
+
+    @functools.cached_property
     def words(self) -> tuple[str, ...]:
         """The sorted words of the file. A text made of them looks like the file's other texts."""
         return tuple(sorted(set(WORD.findall(self._utf8.decode())))) or ("other",)

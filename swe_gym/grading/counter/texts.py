@@ -17,6 +17,8 @@ import sys
 from collections import Counter, abc
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from random import Random
 from typing import NamedTuple
 
@@ -207,9 +209,10 @@ def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, cou
 def _draw_unpaired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
     """Draw texts of the product of features."""
     chosen = _choose_features(rows, count)
-    corners = [corner for corner in _corners(chosen) if corner]
+    corners = _corners(chosen)
     rng.shuffle(corners)
-    corners.sort(key=lambda corner: any(feature.rank for feature, _ in corner))
+    if any([feature.rank for feature in chosen]):
+        corners.sort(key=lambda corner: any([feature.rank for feature, _ in corner]))
     texts = [_text(corner) for corner in rng.sample(corners[:count], min(len(corners), count))]
     effective = min(count, _size([feature for feature in chosen if feature.rank == 0]))
     return _choose_cover(texts, [], effective if texts else 1, count)
@@ -237,7 +240,7 @@ def _draw_paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int, roo
         natural = 1 + sum(not feature.rank for feature in added)
         if len(added) > 1 and (bases < 2 or bases * natural < count // 2):
             continue
-        corners = [corner for corner in _corners(_choose_features(rest, bases)) if corner]
+        corners = _corners(_choose_features(rest, bases))
         if len(corners) < count // 2 - 1:
             formed = _draw_formed(added, rows, rng, min(count, room // (1 + len(added))))
             if formed is None:
@@ -319,8 +322,8 @@ def _swap_case(edit: TextEdit, rng: Random) -> TextEdit:
 
 
 def _text(corner: Sequence[tuple[Feature, TextEdit]]) -> Text:
-    edits = [edit for _, edit in corner]
-    return Text(tuple(edits), tuple(dict.fromkeys([feature.kind for feature, _ in corner])))
+    features, edits = zip(*corner, strict=True)
+    return Text(edits, tuple(dict.fromkeys(map(attrgetter("kind"), features))))
 
 
 def neutral_edit(function: Function, source: Source, rng: Random) -> TextEdit | None:
@@ -341,12 +344,14 @@ def _choose_features(rows: Sequence[Sequence[Feature]], count: int) -> list[Feat
     First come one of each statement, in random order, so that the place tells nothing; then more of the same
     statements; then opposites; then changes that a reader can recognise.
     """
+    by_rank = [sorted(row, key=attrgetter("rank")) for row in rows]
+    found = sorted(filter(None, itertools.chain(*itertools.zip_longest(*by_rank))), key=attrgetter("rank"))
     chosen: list[Feature] = []
-    for rank in (0, 1, 2):
-        ranked = [[feature for feature in row if feature.rank == rank] for row in rows]
-        for place in itertools.chain(*itertools.zip_longest(*filter(None, ranked))):
-            if place is not None and _size(chosen) < count + (not rank) and not _overlaps(place, chosen):
-                chosen.append(place)
+    size = 1
+    for feature in found:
+        if size < count + (not feature.rank) and not _overlaps(feature, chosen):
+            chosen.append(feature)
+            size *= 1 + len(feature.edits)
     return chosen
 
 
@@ -356,10 +361,11 @@ def _rows(
     """Yield the line of each statement and its features, by one of its best changes."""
     found = [change for change in changes(function, source) if change.kind not in unfit]
     rng.shuffle(found)
-    found.sort(key=lambda change: _rank(change, source))
+    found.sort(key=partial(_rank, source=source))
     seen = set()
+    spans = [source.span(node) for node in source.walk(function)[1:] if isinstance(node, ast.stmt)]
     for change in found:
-        place = _statement(function, source, change)
+        place = _find_innermost(spans, change)
         if place in seen:
             continue
         found_here = _of_result(change, function, source, rng, count + 1, returned)  # one more for the cover
@@ -386,45 +392,41 @@ def _of_result(
     quote = '"' if '"' in source.text(*span) else "'"
     plain = TextEdit(*span, written(right, quote))
 
-    def feature(kind: str, values: Sequence[Value], rank: int) -> Feature:
-        return Feature(kind, tuple(TextEdit(*span, written(value, quote)) for value in values), rank, plain)
-
     forgiven = [
         Feature(kind, (edit,), 2, plain)
         for kind, edit in _forgivable(plain, right, quote, rng)
         if edit.text != written(wrong, quote)
     ]
-    return [feature("near-result", values, 0), *forgiven] if values else []
+    edits = [TextEdit(*span, written(value, quote)) for value in values]
+    return [Feature("near-result", tuple(edits), 0, plain), *forgiven] if values else []
 
 
 def _forgivable(plain: TextEdit, right: Value, quote: str, rng: Random) -> Iterator[tuple[str, TextEdit]]:
     """Yield the kind and text of values that differ by a case, a blank or the order."""
-    places = list(_places(plain.text, rng))
+    places = _places(plain.text)
     for kind in ("near-case", "near-blank"):
-        if found := [(place, length, new) for other, place, length, new in places if other == kind]:
-            place, length, new = rng.choice(found)
-            yield kind, plain._replace(text=plain.text[:place] + new + plain.text[place + length :])
+        if found := [place for other, place in places if other == kind]:
+            place = rng.choice(found)
+            (edit,) = _at_place(kind, plain.text, place, 0, rng).edits
+            yield kind, plain._replace(text=plain.text[:place] + edit.text + plain.text[place + 1 :])
     if isinstance(right, list | tuple) and len(right) > 1 and right[-1] != right[-2]:
         yield "near-order", plain._replace(text=written(type(right)([*right[:-2], right[-1], right[-2]]), quote))
 
 
 def _rank(change: Change, source: Source) -> int:
     """0 for a change that reads like another test, 1 for an opposite, from 2 on for one that a reader can recognise."""
-    return int(_flips(change, source)) if change.kind in NATURAL else RANKS[change.kind]
+    if change.kind not in NATURAL:
+        return RANKS[change.kind]
+    return int(change.kind == "comparison" or source.text(change.start, change.end) in ("True", "False", "None"))
 
 
-def _statement(function: Function, source: Source, change: Change) -> tuple[int, int]:
+def _find_innermost(statements: Sequence[tuple[int, int]], change: Change) -> tuple[int, int]:
     """The span of the innermost statement of a change."""
     found, size = (change.start, change.end), sys.maxsize
-    for start, end in _statement_spans(function, source):
+    for start, end in statements:
         if start <= change.start <= end and end - start < size:
             found, size = (start, end), end - start
     return found
-
-
-@remembered
-def _statement_spans(function: Function, source: Source) -> list[tuple[int, int]]:
-    return [source.span(node) for node in source.walk(function) if isinstance(node, ast.stmt) and node is not function]
 
 
 def _of_change(change: Change, function: Function, source: Source, rng: Random, count: int) -> list[Feature]:
@@ -455,7 +457,7 @@ def _draw_far(change: Change, text: str, source: Source, rng: Random, count: int
     if names:
         edits = [first._replace(text=name) for name in rng.sample(names, min(len(names), count))]
     else:
-        edits = [first, *(change.edit(rng) for _ in range(2 * count))]
+        edits = [first, *[change.edit(rng) for _ in range(2 * count)]]
     drawn = {edit.text: edit for edit in edits if edit.text != text}
     return [Feature(change.kind, tuple(drawn.values())[: count - 1], rank)] if drawn else []
 
@@ -504,11 +506,6 @@ def _seeking_spans(function: Function, source: Source) -> list[tuple[int, int]]:
         if seeks and isinstance(node, ast.expr):
             found.append(source.span(node))
     return found
-
-
-def _flips(change: Change, source: Source) -> bool:
-    """Whether a change makes an assertion its opposite."""
-    return change.kind == "comparison" or source.text(change.start, change.end) in ("True", "False", "None")
 
 
 def _appends(text: str) -> bool:
@@ -570,7 +567,7 @@ def _window(value: int, count: int) -> list[int]:
     while value and value % (10 * step) == 0:
         step *= 10
     first = value // step // count * count
-    return [number for number in (step * (first + place) for place in range(count)) if number != value]
+    return [number for number in range(step * first, step * (first + count), step) if number != value]
 
 
 def _float_window(value: float, text: str, count: int) -> list[str]:
@@ -588,27 +585,55 @@ def _in_string(text: str, start: int, source: Source, rng: Random, count: int) -
     Different kinds come first, and before all those that products forgive. A reader recognises another letter or case
     of a known word.
     """
-    by_kind: dict[str, list[Feature]] = {"near-word": _in_words(text, start, source, rng, count)}
-    by_kind |= {kind: [] for kind in FORGIVEN}
-    places = list(_places(text, rng))
-    rng.shuffle(places)
-    for kind, place, length, new in places:
-        edit = TextEdit(start + place, start + place + length, new)
-        by_kind.setdefault(kind, []).append(Feature(kind, (edit,), 2 if _is_in_word(text, place) else 0))
+    words: list[Feature] = []
+    for word in _in_words(text, start, source, rng, count):
+        if not _overlaps(word, words, gap=1):
+            words.append(word)
     chosen: list[Feature] = []
-    while any(by_kind.values()) and len(chosen) < MOST_FEATURES:
-        for left in by_kind.values():
-            while left and _clashes(left[0], chosen):
-                left.pop(0)
-            chosen += left[:1]
-            del left[:1]
+    for word, places in itertools.zip_longest(words, _choose_places(text, rng)):
+        chosen += [word] if word else []
+        chosen += [_at_place(kind, text, place, start, rng) for kind, place in places or ()]
+        if len(chosen) >= MOST_FEATURES:
+            break
     return chosen[:MOST_FEATURES]
 
 
-def _clashes(feature: Feature, chosen: Sequence[Feature]) -> bool:
-    """Whether a feature cannot be added: a word and a letter of it are two, but never changed together."""
-    same = [one for one in chosen if (one.kind == "near-word") is (feature.kind == "near-word")]
-    return _overlaps(feature, same, gap=int(feature.kind not in FORGIVEN))
+def _choose_places(text: str, rng: Random) -> list[list[tuple[str, int]]]:
+    """Choose letters to change, none beside another one: first one of each kind, then a second one, and so on."""
+    by_kind: dict[str, list[int]] = {kind: [] for kind in FORGIVEN}
+    places = _places(text)
+    rng.shuffle(places)
+    for kind, place in places:
+        by_kind.setdefault(kind, []).append(place)
+    rounds: list[list[tuple[str, int]]] = []
+    taken: set[int] = set()
+    while any(by_kind.values()) and len(taken) < MOST_FEATURES:
+        rounds.append([])
+        for kind, left in by_kind.items():
+            gap = int(kind not in FORGIVEN)
+            while left:
+                place = left.pop()
+                if taken.isdisjoint(range(place - gap, place + gap + 1)):
+                    taken.add(place)
+                    rounds[-1].append((kind, place))
+                    break
+    return rounds
+
+
+def _at_place(kind: str, text: str, place: int, start: int, rng: Random) -> Feature:
+    """Another letter, digit or blank at a place of a string."""
+    letter = text[place]
+    match kind:
+        case "near-digit":
+            new = str((int(letter) + rng.choice((1, 9))) % 10)
+        case "near-case":
+            new = letter.swapcase()
+        case "near-blank":
+            new = rng.choice(("", "  "))
+        case _:
+            new = _draw_other_letter(letter, rng)
+    edit = TextEdit(start + place, start + place + 1, new)
+    return Feature(kind, (edit,), 2 if _is_in_word(text, place) else 0)
 
 
 def _in_words(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
@@ -655,21 +680,18 @@ def _is_in_word(text: str, place: int) -> bool:
     )
 
 
-def _places(text: str, rng: Random) -> Iterator[tuple[str, int, int, str]]:
-    """Yield the changeable places of a string: kind, position, length, new text."""
+def _places(text: str) -> list[tuple[str, int]]:
+    """The letters of a string that can change, each with the kind of its change."""
+    found: list[tuple[str, int]] = []
     for base, body in _find_plain_bodies(text):
-        changing = set(letters(body, base))
-        for place in sorted(changing):
-            letter = text[place]
-            if letter.isdigit():
-                yield "near-digit", place, 1, str((int(letter) + rng.choice((1, 9))) % 10)
-            else:
-                yield "near-case", place, 1, letter.swapcase()
-                yield "near-letter", place, 1, _draw_other_letter(letter, rng)
+        changing = letters(body, base)
+        for place in changing:
+            kinds = ("near-digit",) if text[place].isdigit() else ("near-case", "near-letter")
+            found += zip(kinds, itertools.repeat(place))
         for blank in re.finditer(r"(?<=\w) (?=\w)", body):
-            if not {base + blank.start() - 1, base + blank.end()} <= changing:  # as in "\N{EN DASH}"
-                continue
-            yield "near-blank", base + blank.start(), 1, rng.choice(("", "  "))
+            if {base + blank.start() - 1, base + blank.end()} <= {*changing}:  # not as in "\N{EN DASH}"
+                found.append(("near-blank", base + blank.start()))
+    return found
 
 
 def _draw_other_letter(letter: str, rng: Random) -> str:
@@ -744,11 +766,11 @@ def _size(features: Sequence[Feature]) -> int:
     return size
 
 
-def _corners(features: Sequence[Feature]) -> Iterator[list[tuple[Feature, TextEdit]]]:
-    """Yield all texts that take one value of each feature; an empty one is the original."""
+def _corners(features: Sequence[Feature]) -> list[tuple[tuple[Feature, TextEdit], ...]]:
+    """Return all texts that take one value of each feature, without the original."""
     values = [[None, *zip(itertools.repeat(feature), feature.edits)] for feature in features]
-    for corner in itertools.product(*values):
-        yield list(filter(None, corner))
+    _, *corners = itertools.product(*values)
+    return [tuple(filter(None, corner)) for corner in corners]
 
 
 def _overlaps(feature: Feature, others: Sequence[Feature], gap: int = 0) -> bool:
