@@ -299,15 +299,20 @@ def without_calls(said: str, found: Sequence[FoundCall], wrapper: str) -> list[s
     return list(dict.fromkeys(["\n".join(filter(None, trimmed)), *ends]))
 
 
+VLLM = "vllm:"
+"""Start of a style that names parsers of vLLM: "vllm:TOOL+REASONING"."""
+
+
 class Family(NamedTuple):
     """A family of models.
 
     Attributes:
         name: Name for people.
         marks: Regular expressions that its chat template matches, all of them.
-        style: How it writes tool calls, one of `FORMATS`; empty if nothing here reads them.
+        style: How it writes tool calls, one of `FORMATS` or parsers of vLLM; empty if nothing reads them.
         reasoning: Field of a message from which the template takes the reasoning.
         text_beside: Whether a message with reasoning and tool calls may have text, too.
+        writes_ids: Whether it writes the ids of tool calls itself: "functions.NAME:NUMBER".
     """
 
     name: str
@@ -315,21 +320,27 @@ class Family(NamedTuple):
     style: str
     reasoning: str = "reasoning_content"
     text_beside: bool = True
+    writes_ids: bool = False
 
 
 FAMILIES = (
     Family("gpt-oss", (r"<\|channel\|>", r"<\|call\|>"), "openai", "thinking", text_beside=False),
     Family("Gemma 4", (r"<\|tool_call>call:",), "gemma4"),
-    Family("Muse Glimmer", ("<atem:function_calls>",), ""),
+    Family("Muse Glimmer", ("<atem:function_calls>",), "vllm:muse_glimmer+muse_glimmer"),
+    Family("DeepSeek V4", ("DSML", "tool_calls>"), "vllm:deepseek_v4+deepseek_v4"),
+    Family("DeepSeek V3.2", ("DSML",), "vllm:deepseek_v32+deepseek_v3"),
     Family("DeepSeek", ("<｜tool▁calls▁begin｜>",), "deepseek_v3"),
     Family("GLM-4.5", ("<arg_key>",), "glm45"),
-    Family("Kimi K2", (r"<\|tool_calls_section_begin\|>|<\|im_middle\|>",), ""),
-    Family("MiniMax M2", ("minimax:tool_call",), ""),
-    Family("Seed-OSS", ("seed:tool_call",), ""),
+    Family("Kimi K2", (r"<\|tool_calls_section_begin\|>|<\|im_middle\|>",), "vllm:kimi_k2+kimi_k2", writes_ids=True),
+    Family("Kimi K3", (r"<\|open\|>", r"<\|close\|>"), "vllm:kimi_k3+kimi_k3"),
+    Family("MiniMax M3", (r"\]<\]minimax\[>\[",), "vllm:minimax_m3+minimax_m3"),
+    Family("MiniMax M2", ("minimax:tool_call",), "vllm:minimax_m2+minimax_m2"),
+    Family("Seed-OSS", ("seed:tool_call",), "vllm:seed_oss+seed_oss"),
     Family("LFM2", (r"<\|tool_(?:call|list)_start\|>",), "lfm2", "thinking"),
-    Family("Mistral", (r"\[TOOL_CALLS\]",), ""),
-    Family("Phi-4", (r"<\|/?tool(?:_call)?\|>",), ""),
-    Family("Command", (r"<\|START_ACTION\|>",), ""),
+    Family("Mistral", (r"\[TOOL_CALLS\]",), "vllm:mistral+mistral"),
+    Family("Granite 3", (r"<\|start_of_role\|>", r"<\|tool_call\|>"), "vllm:granite+granite"),
+    Family("Phi-4", (r"<\|/?tool(?:_call)?\|>",), "vllm:phi4_mini_json"),
+    Family("Command", (r"<\|START_ACTION\|>",), "vllm:cohere_command3+cohere_command3"),
     Family("Nemotron 3", ("<function=", "truncate_history_thinking"), "qwen3_coder"),
     Family("Qwen3.8", ("<function=", "reasoning_effort"), "qwen3_coder"),
     Family("Qwen3.6", ("<function=", "preserve_thinking"), "qwen3_coder"),

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import re
 import uuid
 from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
@@ -92,6 +93,21 @@ class Tokens:
 def new_id(length: int = 24) -> str:
     """Return random letters and digits. Some agents join messages of equal ids, and some servers want ids of 9."""
     return uuid.uuid4().hex[:length]
+
+
+WRITTEN_ID = re.compile(r"[\w.\-]+:\d+")
+"""An id of a tool call that models of Kimi write themselves, such as functions.bash:0."""
+
+
+def keep_written_ids(calls: Sequence[JsonObject], messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return tool calls with new ids, apart from those that the model wrote and that earlier messages do not have."""
+    used = {call["id"] for message in messages for call in message.get("tool_calls") or ()}
+    kept: list[JsonObject] = []
+    for call in calls:
+        free = WRITTEN_ID.fullmatch(call["id"]) and call["id"] not in used
+        kept.append(call if free else {**call, "id": new_id(9)})
+        used.add(call["id"])
+    return kept
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from ..rollout.tokens import Completion, read_completion
 from ..trajectories import PolicyInfo
 from ..types import JsonObject
 from .agents.base import Agent
-from .calls import NO_TOOLS, Answer, Call, Finish, arrange_system_messages, new_id, tool_call
+from .calls import NO_TOOLS, Answer, Call, Finish, arrange_system_messages, keep_written_ids, tool_call
 from .history import CallPlace
 from .reading import SETTINGS
 
@@ -37,7 +37,7 @@ class ServerSampler:
     def sample(self, call: Call, place: CallPlace, *, seed: int | None) -> Answer:  # noqa: ARG002  the server keeps no state
         """See `Sampler`."""
         answer = self._client.complete(self._request(call, seed))
-        message = _with_ids(answer.message)
+        message = _with_ids(answer.message, call.messages)
         finish: Finish = "length" if answer.finish_reason == "length" else "stop"
         return Answer(
             message=message,
@@ -72,16 +72,19 @@ def estimate_tokens(call: Call) -> int:
     return int(len(str([*call.messages, *call.tools])) * TOKENS_PER_CHARACTER)
 
 
-def _with_ids(message: JsonObject) -> JsonObject:
-    """Return an answer of a server with ids of our own: some servers count the tool calls of each answer from 0."""
+def _with_ids(message: JsonObject, messages: Sequence[JsonObject]) -> JsonObject:
+    """Return an answer of a server with ids that no earlier message has: some count the calls of each answer from 0."""
     calls = message.get("tool_calls")
     if not calls:
         return message
     try:
-        named = [(str(call["function"]["name"]), call["function"].get("arguments") or "{}") for call in calls]
+        read = [
+            tool_call(str(one.get("id")), str(one["function"]["name"]), str(one["function"].get("arguments") or "{}"))
+            for one in calls
+        ]
     except (AttributeError, LookupError, TypeError) as error:
         raise PolicyError(f"the server sent an invalid tool call: {str(calls)[:200]}", reason="bad_reply") from error
-    return {**message, "tool_calls": [tool_call(new_id(9), name, str(arguments)) for name, arguments in named]}
+    return {**message, "tool_calls": keep_written_ids(read, messages)}
 
 
 class ServedGenerator:

@@ -12,11 +12,11 @@ from ..actions import describe_tools, render_call
 from ..errors import UsageError, unknown_name
 from ..rollout.tokens import ChatTemplate
 from ..types import JsonObject, ToolCall
-from .call_formats import FORMATS, Family, family_of
-from .calls import Answer, Refusal, arrange_system_messages
+from .call_formats import FORMATS, VLLM, Family, family_of
+from .calls import WRITTEN_ID, Answer, Refusal, arrange_system_messages
 from .parsing import arguments_of
 from .template_proof import ARGUMENTS, PROBE, PROBE_NAME, QUESTION, Shape, Unproven, find_shape, shown
-from .tool_calls import parse_message, readings, specs_of
+from .tool_calls import VllmParsers, parse_message, readings, specs_of
 
 RESPONSE = "response_template"
 """Style of a tokenizer whose own response template reads what the model writes."""
@@ -47,8 +47,8 @@ class Renderer:
     """
 
     def __init__(self, template: ChatTemplate, style: str = "") -> None:
-        if style and style not in (*FORMATS, RESPONSE):
-            raise unknown_name("style of tool calls", style, (*FORMATS, RESPONSE))
+        if style and style not in (*FORMATS, RESPONSE) and not style.startswith(VLLM):
+            raise unknown_name("style of tool calls", style, (*FORMATS, RESPONSE, "vllm:TOOL+REASONING"))
         self.template = template
         self._family = family_of(template.source)
         self.family = self._family.name if self._family else "unknown"
@@ -58,6 +58,7 @@ class Renderer:
             raise self._refuse(f"it shows no tools to the model, which style {self.style!r} needs", native)
         self.shape = Shape(native=native)
         try:
+            self._vllm = VllmParsers(self.style, template) if self.style.startswith(VLLM) else None
             self.shape = find_shape(self, native=native)
         except Unproven as error:
             raise self._refuse(f"style {self.style!r}: {error}", native) from error
@@ -66,6 +67,11 @@ class Renderer:
     def _action(self) -> str:
         """The format of actions that describes tool calls to the model; empty if none does."""
         return FORMATS[self.style].action if self.style in FORMATS else ""
+
+    @property
+    def writes_ids(self) -> bool:
+        """Whether the model writes the ids of tool calls itself."""
+        return bool(self._family and self._family.writes_ids)
 
     @property
     def facts(self) -> JsonObject:
@@ -104,7 +110,7 @@ class Renderer:
         shown = arrange_system_messages(
             [*messages[:leading], *told, *messages[leading:]], "system" if self.shape.later else "user"
         )
-        found = [self._one(message, names) for message in shown]
+        found = [self._one(message, names) for message in (_write_ids(shown) if self.writes_ids else shown)]
         if not self.shape.system and found and found[0]["role"] == "system":
             found[0] = {**found[0], "role": "user"}
         return _merge_users(found) if self.shape.alternating or not self.shape.system else found
@@ -203,6 +209,8 @@ class Renderer:
     def _readings(self, text: str, tools: Sequence[JsonObject], prompt: str) -> Iterator[JsonObject]:
         if self.style == RESPONSE:
             return iter([parse_message(self.template, text, tools, prompt, parallel=self.shape.parallel)])
+        if self._vllm is not None:
+            return self._vllm.readings(text, tools, prompt, parallel=self.shape.parallel)
         opened = prompt.rstrip().endswith("<think>")
         return readings(text, tools, self.style, opened=opened, parallel=self.shape.parallel)
 
@@ -219,6 +227,8 @@ class Renderer:
     def _is_rendered(self, message: JsonObject, text: str) -> bool:
         prompt = self._prompt
         rendered = self.render([QUESTION, message], generation=False)
+        if self.writes_ids:  # some templates count the calls of the conversation
+            rendered, text = _ID_NUMBER.sub("0", rendered), _ID_NUMBER.sub("0", text)
         return not rendered.startswith(prompt) or rendered[len(prompt) :].startswith(text)
 
     def render_answer(self, before: Sequence[JsonObject], message: JsonObject) -> tuple[str, str]:
@@ -245,10 +255,11 @@ class Renderer:
 
     def _describe_style(self, *, native: bool) -> str:
         """Return how the family writes tool calls."""
-        if self._family and self._family.style:
-            return self._family.style
-        if native and self.template.parses:
+        known = self._family.style if self._family else ""
+        if native and self.template.parses and known not in FORMATS:
             return RESPONSE
+        if known:
+            return known
         if self._family is None and not native:
             return TEXT_STYLE
         what = "it is in no known format" if self._family is None else f"nothing here reads {self.family}"
@@ -268,7 +279,7 @@ class Renderer:
 
     def _refuse(self, what: str, native: bool) -> UsageError:
         described = [name for name, form in FORMATS.items() if form.action]
-        known = ", ".join(FORMATS if native else described)
+        known = ", ".join([*FORMATS, "vllm:TOOL+REASONING"] if native else described)
         own = "give the tokenizer a response_template of transformers, or " if native else "give the tokenizer "
         return UsageError(
             f"tool calls with the chat template of {self.family}: {what}. Name the format of the model's tool calls "
@@ -278,6 +289,7 @@ class Renderer:
 
 
 _PLAIN = Family("unknown", (), TEXT_STYLE)
+_ID_NUMBER = re.compile(r"(?<=:)\d+(?=<)")
 _SPECIAL = re.compile(r"<[|｜][^<>\n]{0,40}[|｜]?>")
 
 
@@ -300,6 +312,26 @@ def _as_text(message: JsonObject, form: str) -> JsonObject:
         for call in message.get("tool_calls") or ()
     ]
     return {"role": "assistant", "content": "\n".join(filter(None, [_text(message), *calls]))}
+
+
+def _write_ids(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return messages whose tool calls have ids in the form that models of Kimi write."""
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    ids = {
+        call["id"]: f"functions.{call['function']['name']}:{number}"
+        for number, call in enumerate(calls)
+        if not WRITTEN_ID.fullmatch(call["id"])
+    }
+    found: list[JsonObject] = []
+    for message in messages:
+        if made := message.get("tool_calls"):
+            made = [{**call, "id": ids.get(call["id"], call["id"])} for call in made]
+            found.append({**message, "tool_calls": made})
+        elif asked := message.get("tool_call_id"):
+            found.append({**message, "tool_call_id": ids.get(asked, asked)})
+        else:
+            found.append(message)
+    return found
 
 
 def _cut_common(before: str, text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -120,7 +121,7 @@ def _prove_rounds(renderer: Provable) -> None:
     first, _ = _render_answer(renderer, before, said)
     told = [*before, said, _result("A first result.")]
     second, _ = _render_answer(renderer, told, said)
-    if first.strip() not in second:
+    if _from_content(first) not in _from_content(second):
         raise Unproven(f"a first tool call was rendered as {shown(first)}, and the next one as {shown(second)}")
     try:
         whole = renderer.render([*told, said, _result("A second result.")], [PROBE])
@@ -128,6 +129,12 @@ def _prove_rounds(renderer: Provable) -> None:
         raise Unproven(f"the result of a tool was not rendered: {error!r}") from error
     if not _in_order(whole, "A rule.", "A question.", "A first result.", "A second result."):
         raise Unproven(f"a conversation with two results of tools was rendered as {shown(whole[-SHOWN:])}")
+
+
+def _from_content(text: str) -> str:
+    """Return a rendered call from its content or name on: what stands before may be the end of a prompt."""
+    start = min(place for one in ("I look.", PROBE_NAME) if (place := text.find(one)) >= 0)
+    return re.sub(rf"(?<={PROBE_NAME}:)\d+", "0", text[start:].strip())  # some ids count calls
 
 
 def _renders_agents_messages(renderer: Provable) -> bool:

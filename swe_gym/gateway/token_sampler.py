@@ -8,7 +8,7 @@ from ..errors import PolicyError
 from ..rollout.tokens import ChatTemplate, Completion, Generator
 from ..trajectories import PolicyInfo, Usage
 from ..types import JsonObject
-from .calls import Answer, Call, Finish, Tokens
+from .calls import Answer, Call, Finish, Tokens, keep_written_ids
 from .history import AnsweredCall, CallPlace
 from .record import ids_after
 from .rendering import Renderer
@@ -86,6 +86,9 @@ class TokenSampler:
         tools = () if call.settings.get("tool_choice") == "none" else call.tools
         said = _cut_at_stop(text, call.settings.get("stop"))
         message, same = self._renderer.read(said, tools, prompt=self._template.decode(prompt[-PROMPT_END:]))
+        if calls := message.get("tool_calls"):
+            kept = keep_written_ids(calls, call.messages) if self._renderer.writes_ids else calls
+            message, same = {**message, "tool_calls": kept}, same and kept == calls
         finish: Finish = "tool_calls" if message.get("tool_calls") else completion.finish
         usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.token_ids), calls=1)
         return Answer(message=message, text=text, finish=finish, usage=usage, tokens=tokens, same=same and said == text)

@@ -1,15 +1,23 @@
 """Reads reasoning and tool calls in a sampled text. Anything else is content; nothing is an error."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..actions import FoundCall, convert_arguments
+from ..errors import unknown_name
 from ..rollout.tokens import ChatTemplate
 from ..types import JsonMapping, JsonObject, ToolSpec
-from .call_formats import FORMATS, CallFormat, read_text, without_calls
-from .calls import new_id, tool_call
+from .call_formats import FORMATS, VLLM, CallFormat, read_text, without_calls
+from .calls import keep_written_ids, new_id, tool_call
+from .template_proof import Unproven
+
+if TYPE_CHECKING:
+    from vllm.parser.abstract_parser import Parser
 
 
 def readings(
@@ -62,6 +70,81 @@ def parse_message(
     if calls:
         message["tool_calls"] = calls if parallel else calls[:1]
     return message
+
+
+class VllmParsers:
+    """vLLM's own parsers of tool calls and reasoning, called as its server calls them.
+
+    Args:
+        style: "vllm:TOOL+REASONING", with the names of `--tool-call-parser` and `--reasoning-parser`; the second may be
+            missing.
+        template: Chat template of the model, whose tokenizer the parsers look tokens up in.
+
+    Raises:
+        Unproven: vLLM is missing or too old, or its parsers cannot work with the tokenizer.
+        UsageError: vLLM has no parser of this name.
+    """
+
+    def __init__(self, style: str, template: ChatTemplate) -> None:
+        tool, _, reasoning = style.removeprefix(VLLM).partition("+")
+        try:
+            from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+            from vllm.parser import ParserManager
+            from vllm.reasoning import ReasoningParserManager
+            from vllm.tokenizers.hf import get_cached_tokenizer
+            from vllm.tool_parsers import ToolParserManager
+        except ImportError as error:
+            text = f"vLLM's parsers read it, and vLLM 0.32 or newer cannot be imported here ({error}): pip install vllm"
+            raise Unproven(text) from error
+        for kind, name, manager in (("tool", tool, ToolParserManager), ("reasoning", reasoning, ReasoningParserManager)):
+            if name not in ("", *manager.list_registered()):
+                raise unknown_name(f"{kind} parser of vLLM", name, manager.list_registered())
+        self._template, self._request = template, ChatCompletionRequest
+        try:
+            self._tokenizer = get_cached_tokenizer(template.tokenizer)
+            self._parser: type[Parser] = ParserManager.get_parser(
+                tool, reasoning or None, enable_auto_tools=True, tokenizer=self._tokenizer
+            )
+        except Exception as error:  # they raise what they like
+            raise Unproven(f"vLLM's parsers do not work with the tokenizer: {error}") from error
+
+    def readings(
+        self, text: str, tools: Sequence[JsonObject], prompt: str, *, parallel: bool = True
+    ) -> Iterator[JsonObject]:
+        """Yield a sampled text as the message that vLLM's server returns, then with less white space.
+
+        Args:
+            text: The text.
+            tools: Tools of the call. Without tools there are no tool calls.
+            prompt: The end of the prompt.
+            parallel: Whether a message may have several calls.
+        """
+        try:
+            reasoning, content, found = self._parse(text, tools, prompt)
+        except Exception:  # noqa: BLE001  parsers refuse texts in their own words
+            reasoning, content, found = "", text, []
+        for said, thought in itertools.product(_stripped(content), _stripped(reasoning)):
+            message: JsonObject = {"role": "assistant", "content": said}
+            if thought:
+                message["reasoning_content"] = thought
+            if found:
+                message["tool_calls"] = found[: None if parallel else 1]
+            yield message
+
+    def _parse(self, text: str, tools: Sequence[JsonObject], prompt: str) -> tuple[str, str, list[JsonObject]]:
+        asked: JsonObject = {"messages": [{"role": "user", "content": "?"}], "model": "model"}
+        request = self._request.model_validate({**asked, "tools": list(tools), "tool_choice": "auto"} if tools else asked)
+        parser = self._parser(self._tokenizer, request.tools, chat_template_kwargs={})
+        parser.set_prompt_token_ids(self._template.encode(prompt))
+        reasoning, content, found = parser.parse(
+            text, request, enable_auto_tools=True, model_output_token_ids=self._template.encode(text)
+        )
+        calls = [tool_call(one.id or "", one.name, one.arguments) for one in found or ()]
+        return reasoning or "", content or "", keep_written_ids(calls, ())
+
+
+def _stripped(text: str) -> list[str]:
+    return list(dict.fromkeys([text, text.rstrip("\n"), text.strip("\n"), text.strip()]))
 
 
 def _make_typed_call(function: JsonObject) -> JsonObject:

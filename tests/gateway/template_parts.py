@@ -1,30 +1,58 @@
-"""Chat templates of real models, from TRL's package, on a tokenizer of bytes."""
+"""Chat templates of real models on a tokenizer of bytes."""
 
 import importlib.metadata
+import importlib.util
+import os
 import re
 import threading
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from swe_gym.gateway.call_formats import VLLM, family_of
 from swe_gym.gateway.rendering import Renderer
 from swe_gym.rollout.tokens import ChatTemplate, Completion
 
 
 def templates() -> dict[str, Path]:
-    """Return the chat templates of models that TRL ships, by name; none without TRL. TRL itself is not imported."""
+    """Return the chat templates of models, by name: those that TRL ships and those of the folder `SWE_GYM_TEMPLATES`.
+
+    TRL itself is not imported.
+    """
     try:
         files = importlib.metadata.files("trl") or []
     except importlib.metadata.PackageNotFoundError:
-        return {}
+        files = []
     found = [Path(str(one.locate())) for one in files if one.match("trl/chat_templates/*.jinja")]
+    if folder := os.environ.get("SWE_GYM_TEMPLATES"):
+        found += Path(folder).glob("*.jinja")
     return {path.stem: path for path in sorted(found) if not path.stem.endswith("_training")}
 
 
+def skip_without_vllm(source: str) -> None:
+    """Skip a test whose template needs parsers of vLLM, unless `SWE_GYM_REQUIRE` names vLLM."""
+    family = family_of(source)
+    if family is not None and family.style.startswith(VLLM):
+        require_vllm()
+
+
+def require_vllm() -> None:
+    """Import vLLM, which warns; skip the test if it is missing."""
+    if not importlib.util.find_spec("vllm") and "vllm" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
+        pytest.skip("vLLM reads the tool calls of this family: pip install vllm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import vllm.tokenizers.hf
+        import vllm.tool_parsers.mistral_tool_parser  # noqa: F401  it imports all of the engine-based parsers
+
+
 def tokenizer_of(source: str) -> Any:
-    """Return a tokenizer of bytes whose only special token is the one with which the template ends answers."""
+    """Return a tokenizer of bytes and of the tags in a chat template, on which parsers rely."""
     import transformers
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     vocabulary = {one: index for index, one in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -34,9 +62,16 @@ def tokenizer_of(source: str) -> Any:
         tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", clean_up_tokenization_spaces=False
     )
     made.chat_template = source
+    tags = [AddedToken(one, special=False, normalized=False) for one in dict.fromkeys([*_TAG.findall(source), *THOUGHTS])]
+    made.add_tokens(tags)
     made.add_special_tokens({"additional_special_tokens": ["<eos>", *ENDS, first_tag(ChatTemplate(made).closing)]})
     return made
 
+
+_TAG = re.compile(r"<[|｜/]?[\w:▁｜|\-]+>|\[/?[A-Z_]+\]|\]<\][a-z]+\[>\[")
+
+THOUGHTS = ("<think>", "</think>", "[THINK]", "[/THINK]")
+"""Tags that parsers look for, and that some templates do not name."""
 
 ENDS = ("<|call|>", "<|tool_response>", "<|observation|>")
 """Tokens that end an answer with a tool call, of families that have one of their own."""

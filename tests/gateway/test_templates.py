@@ -10,7 +10,7 @@ import pytest
 from gateway_parts import TOOLS, asked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from template_parts import Writer, templates, tokenizer_of
+from template_parts import Writer, skip_without_vllm, templates, tokenizer_of
 from test_segments import STEPS, Step, Wild, check, told, user
 
 pytest.importorskip("transformers")
@@ -33,7 +33,6 @@ REFUSED = {
     "idefics3": "omits the assistant's messages",
     "lfm2": "a tool call was rendered as '' and read as no call",
     "llava_next": "cannot render messages of text",
-    "muse_glimmer": "nothing here reads Muse Glimmer",
     "smolvlm": "omits the assistant's messages",
 }
 """Name of a template that is refused -> what is told."""
@@ -49,6 +48,7 @@ def tokenizer(name: str) -> Any:
 
 
 def sampler_of(name: str, say: Any, cut: Any = ()) -> tuple[TokenSampler, Writer]:
+    skip_without_vllm(TEMPLATES[name].read_text())
     template = ChatTemplate(tokenizer(name))
     writer = Writer(template, say, cut)
     return TokenSampler(writer, template, max_context=1 << 22, max_tokens=1 << 16), writer
@@ -140,7 +140,7 @@ def rendered(name: str, conversation: list[Any], *, generation: bool = True) -> 
         both = {"reasoning_content": thought, "thinking": thought} if thought else {}
         if name == "gptoss" and made and thought and message["content"]:  # it takes one of them
             both, message = {"thinking": f"{thought}\n\n{message['content']}"}, {**message, "content": ""}
-        kept = {key: message[key] for key in ("role", "content", "tool_call_id") if key in message}
+        kept = {key: message[key] or "" for key in ("role", "content", "tool_call_id") if key in message}  # as vLLM does
         shown.append({**kept, **both, **({"tool_calls": made} if made else {})})
     specs = [one.openai() for one in specs_of(TOOLS)]
     text = tokenizer(name).apply_chat_template(shown, tools=specs, tokenize=False, add_generation_prompt=generation)

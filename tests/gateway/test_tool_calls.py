@@ -141,8 +141,8 @@ def test_no_text_is_an_error(text: str, style: str) -> None:
         ("... within <tool_call></tool_call> XML tags ...", "Qwen2.5 and Hermes", "hermes"),
         ('... {"name": function name, "parameters": dictionary ...} <|python_tag|>', "Llama 3", "llama"),
         ("... <tool_call>{function-name}\n<arg_key>{key}</arg_key> ...", "GLM-4.5", "glm45"),
-        ("... <|tool_calls_section_begin|> ...", "Kimi K2", ""),
-        ("... [TOOL_CALLS] ...", "Mistral", ""),
+        ("... <|tool_calls_section_begin|> ...", "Kimi K2", "vllm:kimi_k2+kimi_k2"),
+        ("... [TOOL_CALLS] ...", "Mistral", "vllm:mistral+mistral"),
     ],
 )
 def test_the_family_is_that_of_the_template(template: str, name: str, style: str) -> None:
@@ -186,7 +186,7 @@ class OtherCalls(ByteTokenizer):
     ("template", "style", "said"),
     [
         ("{{ tools }}", "", "of unknown: it is in no known format"),
-        ("[TOOL_CALLS]", "", "nothing here reads Mistral"),
+        ("[TOOL_CALLS]", "", "of Mistral: style 'vllm:mistral.mistral': vLLM"),
         (
             "<tool_call>",
             "",

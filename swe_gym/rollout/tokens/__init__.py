@@ -91,7 +91,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         if not tokenizer.chat_template:
             raise UsageError("the tokenizer has no chat template: use an instruct model, or set one")
-        self._tokenizer = tokenizer
+        self._tokenizer = self.tokenizer = tokenizer
         self._sentinel = f"\u2402{uuid.uuid4().hex}\u2403"  # stands for an answer; in no message
         thinking = {**_assistant("!"), "reasoning_content": self._sentinel}
         try:
