@@ -17,7 +17,7 @@ agents."""
 
 
 def test_what_is_required_can_be_required() -> None:
-    frameworks = {"anthropic", "nemo_gym", "openenv", "rllib", "serve", "trl", "verifiers", "verl"}
+    frameworks = {"anthropic", "nemo_gym", "openenv", "rllib", "serve", "trl", "verifiers", "verl", "vllm"}
     machine = {"chromium", "data", "docker", "e2b", "kubernetes", "local", "network"}
     assert set(REQUIRED) <= machine | frameworks | {"claude-code", "mini", "qwen-code"}
 

@@ -32,8 +32,8 @@ class Renderer:
 
     Args:
         template: The chat template.
-        style: How the model writes tool calls, one of `FORMATS`, or "response_template" to let the tokenizer's own
-            response template read them. Empty: as its family does.
+        style: How the model writes tool calls, one of `FORMATS`. "response_template" lets the tokenizer's own response
+            template read them, "vllm:TOOL+REASONING" parsers of vLLM. Empty: as its family does.
 
     Attributes:
         template: The chat template.

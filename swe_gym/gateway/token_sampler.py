@@ -37,7 +37,7 @@ class TokenSampler:
         max_tokens: Maximum tokens of one answer.
         max_context: Maximum tokens of a conversation.
         append_only: Never render earlier messages again, even if the template would rewrite them.
-        style: How the model writes tool calls, one of `call_formats.FORMATS`. Empty: as its family does.
+        style: How the model writes tool calls; see `Renderer`. Empty: as its family does.
 
     Raises:
         UsageError: Tool calls cannot be rendered and read with the template; see `Renderer`.

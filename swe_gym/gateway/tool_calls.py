@@ -96,7 +96,10 @@ class VllmParsers:
         except ImportError as error:
             text = f"vLLM's parsers read it, and vLLM 0.32 or newer cannot be imported here ({error}): pip install vllm"
             raise Unproven(text) from error
-        for kind, name, manager in (("tool", tool, ToolParserManager), ("reasoning", reasoning, ReasoningParserManager)):
+        for kind, name, manager in (
+            ("tool", tool, ToolParserManager),
+            ("reasoning", reasoning, ReasoningParserManager),
+        ):
             if name not in ("", *manager.list_registered()):
                 raise unknown_name(f"{kind} parser of vLLM", name, manager.list_registered())
         self._template, self._request = template, ChatCompletionRequest
@@ -133,7 +136,9 @@ class VllmParsers:
 
     def _parse(self, text: str, tools: Sequence[JsonObject], prompt: str) -> tuple[str, str, list[JsonObject]]:
         asked: JsonObject = {"messages": [{"role": "user", "content": "?"}], "model": "model"}
-        request = self._request.model_validate({**asked, "tools": list(tools), "tool_choice": "auto"} if tools else asked)
+        request = self._request.model_validate(
+            {**asked, "tools": list(tools), "tool_choice": "auto"} if tools else asked
+        )
         parser = self._parser(self._tokenizer, request.tools, chat_template_kwargs={})
         parser.set_prompt_token_ids(self._template.encode(prompt))
         reasoning, content, found = parser.parse(

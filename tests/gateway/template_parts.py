@@ -62,7 +62,9 @@ def tokenizer_of(source: str) -> Any:
         tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", clean_up_tokenization_spaces=False
     )
     made.chat_template = source
-    tags = [AddedToken(one, special=False, normalized=False) for one in dict.fromkeys([*_TAG.findall(source), *THOUGHTS])]
+    tags = [
+        AddedToken(one, special=False, normalized=False) for one in dict.fromkeys([*_TAG.findall(source), *THOUGHTS])
+    ]
     made.add_tokens(tags)
     made.add_special_tokens({"additional_special_tokens": ["<eos>", *ENDS, first_tag(ChatTemplate(made).closing)]})
     return made
@@ -73,12 +75,12 @@ _TAG = re.compile(r"<[|｜/]?[\w:▁｜|\-]+>|\[/?[A-Z_]+\]|\]<\][a-z]+\[>\[")
 THOUGHTS = ("<think>", "</think>", "[THINK]", "[/THINK]")
 """Tags that parsers look for, and that some templates do not name."""
 
-ENDS = ("<|call|>", "<|tool_response>", "<|observation|>")
-"""Tokens that end an answer with a tool call, of families that have one of their own."""
+ENDS = ("<|call|>", "<|tool_response>", "<|observation|>", "<|end_of_msg|>", "[e~[")
+"""Tokens that end an answer, of families that have another than the first tag after a text."""
 
 
 def first_tag(text: str) -> str:
-    match = re.match(r"\s*(<[^<>]+>)", text)
+    match = re.match(r"\s*(<[^<>]+>|\[e~\[)", text)
     return match[1] if match else "<|user|>"
 
 
@@ -116,7 +118,7 @@ class Writer:
             message = {**message, "tool_calls": message["tool_calls"][:1]}
         text = self.renderer.write(message)
         end = next((one for one in ENDS if text.endswith(one)), "")
-        if not end and message.get("tool_calls") and self.renderer.style == "glm45":
+        if not end and message.get("tool_calls") and "<|observation|>" in self.template.source:
             end = "<|observation|>"
         return text.removesuffix(end), end or self.end
 

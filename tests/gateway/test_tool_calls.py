@@ -1,5 +1,6 @@
 """The formats of model families, and texts that are in none."""
 
+import importlib.util
 import json
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 from gateway_parts import TOOLS, ByteTokenizer
 from hypothesis import given
 from hypothesis import strategies as st
+from template_parts import require_vllm, tokenizer_of
 
 from swe_gym.errors import UsageError
 from swe_gym.gateway.call_formats import FORMATS, family_of
+from swe_gym.gateway.calls import keep_written_ids, tool_call
 from swe_gym.gateway.parsing import arguments_of
 from swe_gym.gateway.rendering import Renderer
 from swe_gym.gateway.tool_calls import readings
@@ -200,6 +203,36 @@ def test_tool_calls_that_cannot_be_read_are_refused_before_the_first_call(templa
     tokenizer.chat_template = template
     with pytest.raises(UsageError, match=said):
         Renderer(ChatTemplate(tokenizer), style)
+
+
+@pytest.mark.skipif(bool(importlib.util.find_spec("vllm")), reason="vLLM is here")
+def test_a_family_that_vllm_reads_is_refused_without_vllm() -> None:
+    tokenizer = OtherCalls()
+    tokenizer.chat_template = "[TOOL_CALLS]"
+    said = "of Mistral: style 'vllm:mistral.mistral': .* cannot be imported here .*: pip install vllm. Name the format"
+    with pytest.raises(UsageError, match=said):
+        Renderer(ChatTemplate(tokenizer))
+
+
+def test_parsers_that_vllm_does_not_have_are_refused_with_a_suggestion() -> None:
+    require_vllm()
+    tokenizer = tokenizer_of("{% for message in messages %}{{ message.content }}{% endfor %}{{ tools or '' }}")
+    for style, said in (("vllm:hermse", "tool parser of vLLM 'hermse'"), ("vllm:hermes+qwen", "'qwen'.* mean 'qwen3'")):
+        with pytest.raises(UsageError, match=said):
+            Renderer(ChatTemplate(tokenizer), style)
+
+
+@pytest.mark.parametrize("served", [[], ["functions.bash:0"]])
+def test_ids_that_a_model_wrote_are_kept_unless_an_earlier_call_has_them(served: list[str]) -> None:
+    said = {"role": "assistant", "tool_calls": [tool_call(one, "bash", "{}") for one in served]}
+    calls = [
+        tool_call(one, "bash", "{}") for one in ("functions.bash:0", "call_1", "functions.bash:1", "functions.bash:1")
+    ]
+    ids = [one["id"] for one in keep_written_ids(calls, [said])]
+    assert len(set(ids)) == 4
+    assert (ids[0] == "functions.bash:0") == (not served)
+    assert ids[2] == "functions.bash:1"
+    assert ids[1].isalnum()
 
 
 def test_a_template_without_tools_gets_them_as_text() -> None:
