@@ -189,7 +189,6 @@ class OtherCalls(ByteTokenizer):
     ("template", "style", "said"),
     [
         ("{{ tools }}", "", "of unknown: it is in no known format"),
-        ("[TOOL_CALLS]", "", "of Mistral: style 'vllm:mistral.mistral': vLLM"),
         (
             "<tool_call>",
             "",
