@@ -497,6 +497,7 @@ class RewardScript(Hidden):
         env: Variables of the script.
         user: User that runs the script, by name or number; None is the user of the sandbox's commands. Any other needs
             a sandbox whose commands run as root.
+        policy_user: User with whose rights the policy works, as `user`.
         healthcheck: Check that must pass before the work begins; None if there is none.
         solve: Path of a script that solves the task; empty if there is none.
         solution: Files of the solution: absolute path -> content.
@@ -511,6 +512,7 @@ class RewardScript(Hidden):
     rewards: str = "/logs/verifier"
     env: dict[str, str] = {}
     user: str | None = None
+    policy_user: str | None = None
     healthcheck: Healthcheck | None = None
     solve: str = ""
     solution: dict[str, FileContent] = {}

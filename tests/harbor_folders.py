@@ -121,6 +121,20 @@ SHAPES = {
         },
         image=True,
     ),
+    "agent's user": Shape(
+        {
+            "task.toml": "[environment]\nnetwork_mode = 'no-network'\n[agent]\nuser = 'nobody'\n",
+            "environment/Dockerfile": "FROM {image}\nWORKDIR /srv\nRUN echo old > x.txt && chown -R nobody /srv\n",
+            "solution/solve.sh": script('echo "$(id -un) $HOME" > x.txt; touch /etc/more; ls /root && rm x.txt'),
+            **judge(
+                '[ "$(cat x.txt)" = "nobody /nonexistent" ] && [ "$(id -un) $(stat -c %U x.txt)" = "root nobody" ]'
+                " && [ ! -e /etc/more ]"
+            ),
+        },
+        "solve",
+        "echo 'nobody /nonexistent' > /etc/more; echo nobody / > x.txt",
+        image=True,
+    ),
     "resources": Shape({"task.toml": TOML + "memory_mb = 512\nstorage_mb = 256\n"}, image=True),
     "timeouts": Shape(
         {

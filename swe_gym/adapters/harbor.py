@@ -14,8 +14,7 @@ from typing import Any
 
 from ..dockerfile import Dockerfile
 from ..errors import MissingDependency, Unsupported, unknown_name
-from ..guests import bundle
-from ..sandboxes import Sandbox, SandboxSpec, load_backend, make_spec, start_command, write_tar
+from ..sandboxes import Sandbox, SandboxSpec, as_user, load_backend, make_spec, write_tar
 from ..task_folder import TaskFolder
 from ..types import ExecResult, JsonObject
 from .aio import in_thread
@@ -307,11 +306,6 @@ class SweGymEnvironment(BaseEnvironment):
         if self._sandbox is None:
             raise RuntimeError("the environment is not started")
         return self._sandbox
-
-
-def as_user(name: str, argv: list[str]) -> list[str]:
-    """Return the arguments that run a command as a user of the image, in a sandbox whose commands run as root."""
-    return start_command(bundle("as_user"), arguments=[name, *argv])
 
 
 def _mount(mount: dict[str, Any]) -> tuple[str, str]:

@@ -57,7 +57,7 @@ class EpisodeState:
     Attributes:
         task: The task.
         group: All sandboxes of the episode.
-        sandbox: The policy's sandbox.
+        sandbox: The policy's sandbox, with all rights.
         context: Context of the tools.
         max_turns: Steps until truncation.
         max_invalid: Consecutive invalid actions until truncation.

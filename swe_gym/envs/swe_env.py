@@ -29,7 +29,7 @@ from ..errors import (
     unknown_name,
 )
 from ..grading import GRADERS, REWARDS, CounterOptions, Patch, grade, signs_in_call, signs_in_work
-from ..grading.in_place import NoReward, blame
+from ..grading.in_place import NoReward, blame, for_policy
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..tasks import LocalSource, TaskRecord, TaskSource, check_source, doubt, read_records
@@ -327,8 +327,8 @@ class SweEnv(ToolEnv):
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox of the current episode; closed once the episode has ended."""
-        return self._current().sandbox
+        """The sandbox of the current episode, with the rights of the policy; closed once the episode has ended."""
+        return self._current().context.sandbox
 
     @property
     def last_action(self) -> Action | None:
@@ -581,7 +581,7 @@ class SweEnv(ToolEnv):
             raise
         now = time.monotonic()
         context = ToolContext(
-            sandbox=sandbox,
+            sandbox=for_policy(task, sandbox),
             eval_cmd=task.eval_cmd,
             eval_timeout=task.eval_timeout,
             max_output=self._config["max_observation"],

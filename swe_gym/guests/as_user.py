@@ -19,7 +19,11 @@ def main(who: str, *argv: str) -> None:
         groups = [entry.pw_gid, *(one.gr_gid for one in grp.getgrall() if entry.pw_name in one.gr_mem)]
     become(user, [find_group(group)] if group else groups)
     os.environ["HOME"] = home
-    os.execvp(argv[0], argv)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        sys.stderr.write("%s: %s\n" % (argv[0], error.strerror))
+        sys.exit(127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126)
 
 
 def find_group(name: str) -> int:

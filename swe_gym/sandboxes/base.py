@@ -487,6 +487,11 @@ class Sandbox(abc.ABC):
         """What this sandbox offers. Available once it is open."""
 
     @property
+    def privileged(self) -> Sandbox:
+        """This sandbox with all its rights; another one only if this one is a `UserSandbox`."""
+        return self
+
+    @property
     def workdir(self) -> str:
         """Path of the workspace, as commands in the sandbox see it."""
         return self.spec.workdir

@@ -127,6 +127,7 @@ class HarborSource(ListedSource[Path]):
             verifier=verifier,
             env=_fill_in(config.verifier.env, self._variables, f"{place}: verifier.env"),
             user=_user(config.verifier.user),
+            policy_user=None if is_root(config.agent.user) else _user(config.agent.user),
             healthcheck=_healthcheck(config),
             solve="/solution/solve.sh" if "solve.sh" in solution else "",
             solution={f"/solution/{name}": file for name, file in solution.items()},

@@ -291,7 +291,6 @@ def read_config(text: str, place: str) -> HarborConfig:
 ONE_NETWORK = "a sandbox keeps the network that it starts with. Set environment.network_mode only"
 HARBOR_ONLY = "swe_gym has nothing like it. Play this task with Harbor"
 NO_SERVICES = "services of Docker Compose are not supported. Play this task with Harbor"
-NOT_ROOT = "files of the verifier need root. Leave it out, or set agent.user to root"
 
 
 def _problem(problem: ErrorDetails) -> str:
@@ -349,7 +348,6 @@ def _find_refused_for_roles(config: HarborConfig) -> list[tuple[str, Json, str]]
             ONE_NETWORK,
         ),
         ("verifier.allowed_hosts", verifier.allowed_hosts, ONE_NETWORK),
-        ("agent.user", _unless(is_root(agent.user) or agent.user is None, agent.user), NOT_ROOT),
     ]
     for role, table in (("agent", agent), ("verifier", verifier)):
         listed = table.network_mode == "allowlist"

@@ -14,7 +14,7 @@ from swe_gym.curation.harbor import export_harbor
 from swe_gym.curation.validation import validate
 from swe_gym.envs.group import task_spec, verifier_spec
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.errors import SandboxStartError, TaskError, Unsupported, UsageError
+from swe_gym.errors import FileError, MissingFile, NoPermission, SandboxStartError, TaskError, Unsupported, UsageError
 from swe_gym.sandboxes import Finding
 from swe_gym.sandboxes.docker.build import build_image
 from swe_gym.sandboxes.local import problem
@@ -233,3 +233,48 @@ def test_the_script_runs_as_another_user(tmp_path: Path, docker_image: str, stor
     assert play(tmp_path, image, backend, "true", files)[0] == 1.0
     with pytest.raises(TaskError, match=r"verifier\.user = 'no-such': the image has no user"):
         play(tmp_path, image, backend, "true", {"task.toml": TOML + "[verifier]\nuser = 'no-such'\n"})
+
+
+@pytest.mark.parametrize("backend", ["docker", "local"])
+def test_commands_terminals_and_files_of_the_policy_have_the_rights_of_its_user(
+    tmp_path: Path, docker_image: str, stored_image: str, backend: str
+) -> None:
+    if backend == "local" and (why := problem("namespace")):
+        pytest.skip(why)
+    image = stored_image if backend == "local" else docker_image
+    toml = TOML + "[agent]\nuser = 'nobody'\n"
+    harbor_task(tmp_path, **{"task.toml": toml, "environment/x.txt": "old\n"})
+    env = SweEnv("harbor", {"path": str(tmp_path), "image": image}, backend=backend)
+    try:
+        env.reset()
+        box, root = env.sandbox, env.sandbox.privileged
+        assert root.exec("install -d -o nobody /given && install -m 600 /dev/null /secret").ok
+        assert box.exec("id -un; id -Gn; echo $HOME; pwd").text.split() == ["nobody", "nogroup", "/nonexistent", "/app"]
+        assert (box.exec(["no-such"]).exit_code, box.exec(["/etc"]).exit_code) == (127, 126)
+        assert not box.exec("cat /secret").ok
+        for work in (
+            lambda: box.read_file("/secret"),
+            lambda: box.write_file("/secret", b""),
+            lambda: box.write_file("/etc/new", b""),
+            lambda: box.put_tar("/etc/new", root.get_tar("/given")),
+        ):
+            with pytest.raises(NoPermission):
+                work()
+        with pytest.raises(MissingFile):
+            box.read_file("/none")
+        with pytest.raises(FileError, match="larger than 3 bytes"):
+            box.read_file("x.txt", max_bytes=3)
+        data = bytes(range(256)) * 1000 + b"\n\n"
+        box.write_file("/given/deep/new", data, mode=0o640)
+        assert box.read_file("/given/deep/new") == root.read_file("/given/deep/new") == data
+        assert root.exec("stat -c '%U %a' /given/deep/new").text == "nobody 640\n"
+        box.put_tar("/given/copy", box.get_tar("/given/deep"))
+        assert {name: entry.size for name, entry in box.manifest("/given/copy").items()} == {"new": len(data)}
+        terminal = box.open_pty("id -un")
+        assert terminal.read_until(b"nobody", timeout=30)[1]
+        observation, *_ = env.step('{"name": "bash", "arguments": {"command": "id -un"}}')
+        assert observation.startswith("nobody")
+    finally:
+        env.close()
+    with pytest.raises(TaskError, match=r"agent\.user = 'no-such': the image has no user"):
+        play(tmp_path, image, backend, "true", {"task.toml": TOML + "[agent]\nuser = 'no-such'\n"})

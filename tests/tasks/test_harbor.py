@@ -211,7 +211,6 @@ def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str
         ("memory = '2X'", r'environment = .*: not a size such as "2G"'),
         ("memory = '1G'\nmemory_mb = 2", r"memory and memory_mb contradict each other"),
         ("work_dir = '/x'", r"environment\.work_dir = '/x': unknown field"),
-        ("[agent]\nuser = 'agent'", r"agent\.user = 'agent': .* need root"),
         ("[agent]\nnetwork_mode = 'public'", r"agent\.network_mode = 'public': a sandbox keeps the network"),
         ("[agent]\nallowed_hosts = ['a']", r"agent\.allowed_hosts = "),
         ("[agent]\ntimeout_sec = 0", r"agent\.timeout_sec = 0"),

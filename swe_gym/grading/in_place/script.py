@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from ...errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
-from ...guests import bundle
-from ...sandboxes import Sandbox, start_command
+from ...sandboxes import Sandbox, UserSandbox, as_user
 from ...types import FileContent, Healthcheck, Json, JsonObject, RewardScript, Task, Verdict
 from ..base import LOG_CHARS
 from ..graders import some
@@ -63,6 +62,7 @@ def begin_in_place(task: Task, sandbox: Sandbox) -> None:
     """
     script = _script_of(task)
     users = {f"verifier.collect: user = {hook.user}": hook.user for hook in script.collect}
+    users[f"agent.user = {script.policy_user!r}"] = script.policy_user
     if script.verifier is None:
         users[f"verifier.user = {script.user!r}"] = script.user
     _prepare(task, sandbox, task.needs.files, users)
@@ -107,7 +107,7 @@ def _check_user(task: Task, field: str, user: str, sandbox: Sandbox, *, is_root:
             f"task {task.task_id}: {field}, and the image's user is not root, who alone can run commands as another "
             "user: use an image whose user is root"
         )
-    tried = sandbox.exec(_as_user(user, "true"), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    tried = sandbox.exec(as_user(user, ["true"]), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
     if not tried.ok:
         raise TaskError(f"task {task.task_id}: {field}: {tried.text.strip()[-500:]}")
 
@@ -116,7 +116,13 @@ def _as_user(user: str | None, command: str) -> str | list[str]:
     """Return what runs a command line as a user, in a sandbox whose commands run as root unless there is none."""
     if user in (None, "root", "0"):
         return command
-    return start_command(bundle("as_user"), arguments=[str(user), "/bin/sh", "-c", WITH_BASH, command])
+    return as_user(str(user), ["/bin/sh", "-c", WITH_BASH, command])
+
+
+def for_policy(task: Task, sandbox: Sandbox) -> Sandbox:
+    """Return a sandbox with the rights that the policy has: those of its user."""
+    user = task.oracle.in_place.policy_user if task.oracle.in_place else None
+    return sandbox if user is None else UserSandbox(sandbox.privileged, user)
 
 
 def collect(task: Task, sandbox: Sandbox) -> None:
@@ -238,8 +244,8 @@ def run_solution(task: Task, sandbox: Sandbox) -> None:
     script = _script_of(task)
     if not script.solve:
         raise TaskError(f"task {task.task_id} has no solution")
-    put_files(script.solution, sandbox)
-    result = sandbox.exec(
+    put_solution(script, sandbox)
+    result = for_policy(task, sandbox).exec(
         solve_command(script),
         timeout=task.time_limit or task.oracle.timeout,
         env={"DEBIAN_FRONTEND": "noninteractive", **script.solution_env},
@@ -249,10 +255,15 @@ def run_solution(task: Task, sandbox: Sandbox) -> None:
         raise TaskError(f"task {task.task_id}: its solution {result.describe()}")
 
 
+def put_solution(script: RewardScript, sandbox: Sandbox) -> None:
+    """Write the files of the solution, as root if the policy is another user."""
+    put_files(script.solution, sandbox.privileged)
+    sandbox.privileged.exec(["chmod", "+x", script.solve], timeout=SETUP_TIMEOUT)
+
+
 def solve_command(script: RewardScript) -> str:
     """Return the shell command that runs the solution."""
-    solve = shlex.quote(script.solve)
-    return f"chmod +x {solve}; ({solve}) > {SOLUTION_LOG} 2>&1"
+    return f"({shlex.quote(script.solve)}) > {SOLUTION_LOG} 2>&1"
 
 
 def _script_of(task: Task) -> RewardScript:

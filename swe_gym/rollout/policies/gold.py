@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import gymnasium
 
 from ...envs import SweEnv
-from ...grading.in_place import solve_command
+from ...grading.in_place import put_solution, solve_command
 from ...spaces import Info
 from ...tasks import expert_calls
 from ...types import RewardScript, ToolCall
@@ -59,15 +59,22 @@ def _gold_calls(env: SweEnv) -> Iterator[ToolCall]:
 
 
 def _solution_calls(env: SweEnv, script: RewardScript) -> Iterator[ToolCall]:
-    """Yield calls that write the files of the solution, in base64, and run it."""
-    for path, file in script.solution.items():
+    """Yield calls that write the files of the solution, in base64, and run it.
+
+    As in Harbor, root writes the files. If the policy is another user, it is done here.
+    """
+    written = env.sandbox.privileged is not env.sandbox
+    if written:
+        put_solution(script, env.sandbox)
+    for path, file in () if written else script.solution.items():
         place = shlex.quote(path)
         yield shell_call(env, f"mkdir -p $(dirname {place}) && : > {place} && chmod {file.mode:o} {place}")
         for chunk in _chunks(base64.encodebytes(file.data).decode()):
             yield shell_call(env, f"base64 -d >> {place} <<'END_OF_FILE'\n{chunk}END_OF_FILE")
     if script.solve:
         variables = shlex.join(f"{name}={value}" for name, value in script.solution_env.items())
-        yield shell_call(env, f"env {variables} sh -c {shlex.quote(solve_command(script))}")
+        ready = "" if written else f"chmod +x {shlex.quote(script.solve)}; "
+        yield shell_call(env, f"env {variables} sh -c {shlex.quote(ready + solve_command(script))}")
 
 
 def _chunks(text: str) -> Iterator[str]:
