@@ -10,6 +10,9 @@ from .types import ImageBuild
 STEPS = frozenset(
     "ADD ARG CMD COPY ENV EXPOSE FROM LABEL MAINTAINER ONBUILD RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split()
 )
+IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*+", re.ASCII)
+"""Names of images that no program can take for an option or a path."""
+
 RUN_AT_START = ("ENTRYPOINT", "HEALTHCHECK")
 HERE_TEXT = re.compile(r"""(?:^|\s)<<-?["']?\w+["']?(?:\s|$)""")
 BUILDKIT_OPTIONS = ("--mount", "--network", "--security", "--link", "--chmod", "--parents", "--exclude", "--checksum")
@@ -82,7 +85,7 @@ class Dockerfile:
         if [name for name, _ in self.steps] != ["FROM", *["WORKDIR"] * (len(self.steps) - 1)]:
             return ""
         base = [word for word in self.steps[0][1].split() if not word.startswith("--")]  # without --platform
-        return base[0] if base and "$" not in base[0] else ""
+        return base[0] if base and IMAGE.fullmatch(base[0]) else ""
 
     @property
     def workdir(self) -> str:

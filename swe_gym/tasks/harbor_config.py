@@ -9,9 +9,10 @@ import re
 import tomllib
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from ..dockerfile import IMAGE
 from ..errors import TaskError
 from ..types import Json, JsonObject
 
@@ -24,16 +25,69 @@ MAIN = "main"
 PUBLISHED = "/logs/artifacts"
 """Folder that a verifier of its own gets in any case."""
 
+MOST_PARTS = 50
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS},}}+")
+"""A dotted key that costs `tomllib` much memory: it grows with the square of the parts."""
+
 MOST_PROBLEMS = 5
 """Problems of a file that an error lists."""
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LONGEST = 1e8
+"""Seconds that a task may ask for: three years."""
+
+LONGEST_VALUE = 100_000
+"""Bytes of a variable. Linux takes 131,072 with its name."""
+
+MOST_MEGABYTES = 1 << 30
+
+MOST_CPUS = 10_000
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a NUL character")
+    return text
+
+
+def _name_variable(name: str) -> str:
+    if not name or "=" in name:
+        raise ValueError("not the name of a variable")
+    return _without_nul(name)
+
+
+def _limit_value(value: str) -> str:
+    if len(value.encode("utf-8", "surrogatepass")) > LONGEST_VALUE:
+        raise ValueError(f"more than {LONGEST_VALUE} bytes")
+    return _without_nul(value)
+
+
+def _name_user(user: str | int) -> str | int:
+    if user == "" or (isinstance(user, int) and not 0 <= user < 1 << 32):
+        raise ValueError("not a user")
+    return _without_nul(user) if isinstance(user, str) else user
+
+
+def _name_image(image: str) -> str:
+    if image and not IMAGE.fullmatch(image):
+        raise ValueError("not the name of an image")
+    return image
+
+
+Seconds = Annotated[float, Field(gt=0, le=LONGEST, allow_inf_nan=False)]
+Megabytes = Annotated[int, Field(gt=0, le=MOST_MEGABYTES)]
+Plain = Annotated[str, AfterValidator(_without_nul)]
+Variables = dict[Annotated[str, AfterValidator(_name_variable)], Annotated[str, AfterValidator(_limit_value)]]
+User = Annotated[str | int, AfterValidator(_name_user)]
+Image = Annotated[str, AfterValidator(_name_image)]
 NetworkMode = Literal["no-network", "public", "allowlist"]
 
 
 def _megabytes(value: Json) -> Json:
     """Return the MiB of a size in the form of schema 1.0, such as "2G"."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([GMK])\s*", value, re.IGNORECASE) if isinstance(value, str) else None
+    match = (
+        re.fullmatch(r"\s*(\d{1,12}(?:\.\d+)?)\s*([GMK])\s*", value, re.IGNORECASE) if isinstance(value, str) else None
+    )
     if match is None:
         raise ValueError('not a size such as "2G" or "512M"')
     return int(float(match[1]) * {"G": 1024.0, "M": 1.0, "K": 1 / 1024}[match[2].upper()])
@@ -55,7 +109,7 @@ class Network(Table):
 class HarborHealthcheck(Table):
     """The table `environment.healthcheck`."""
 
-    command: str
+    command: Plain
     interval_sec: float = Field(default=5.0, ge=0, le=3600)
     timeout_sec: float = Field(default=30.0, ge=1, le=3600)
     start_period_sec: float = Field(default=0.0, ge=0, le=3600)
@@ -67,16 +121,16 @@ class Environment(Network):
     """The table `environment`."""
 
     build_timeout_sec: Seconds = 600.0
-    docker_image: str | None = None
+    docker_image: Image | None = None
     os: str = "linux"
-    cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    memory_mb: int | None = Field(default=None, gt=0)
-    storage_mb: int | None = Field(default=None, gt=0)
+    cpus: float | None = Field(default=None, gt=0, le=MOST_CPUS, allow_inf_nan=False)
+    memory_mb: Megabytes | None = None
+    storage_mb: Megabytes | None = None
     gpus: int | None = None
     gpu_types: list[str] | None = None
     tpu: JsonObject | None = None
     mcp_servers: list[JsonObject] = []
-    env: dict[str, str] = {}
+    env: Variables = {}
     skills_dir: str | None = None
     healthcheck: HarborHealthcheck | None = None
     workdir: str | None = Field(default=None, pattern=r"^/[^\x00]*$")
@@ -113,16 +167,16 @@ class HarborAgent(Network):
     """The table `agent`."""
 
     timeout_sec: Seconds | None = None
-    user: str | int | None = None
+    user: User | None = None
 
 
 class Collect(Table):
     """An entry of `verifier.collect`."""
 
-    command: str
+    command: Plain
     service: str = MAIN
-    timeout_sec: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 60.0
-    user: str | int | None = None
+    timeout_sec: Annotated[float, Field(ge=1, le=LONGEST, allow_inf_nan=False)] = 60.0
+    user: User | None = None
 
 
 class ArtifactEntry(Table):
@@ -157,8 +211,8 @@ class Verifier(Network):
     """The table `verifier`."""
 
     timeout_sec: Seconds = 600.0
-    env: dict[str, str] = {}
-    user: str | int | None = None
+    env: Variables = {}
+    user: User | None = None
     environment_mode: Literal["shared", "separate"] | None = None
     environment: Environment | None = None
     collect: list[Collect] = []
@@ -178,7 +232,7 @@ class Verifier(Network):
 class Solution(Table):
     """The table `solution`."""
 
-    env: dict[str, str] = {}
+    env: Variables = {}
 
 
 class Package(BaseModel):
@@ -274,9 +328,11 @@ def read_config(text: str, place: str) -> HarborConfig:
     Raises:
         TaskError: It is not TOML, a field is unknown or invalid, or the task needs what swe_gym cannot do.
     """
+    if (found := LONG_KEY.search(text)) is not None:
+        raise TaskError(f"{place}: a key of more than {MOST_PARTS} parts: {_show(found[0])}")
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: not TOML, or a number of thousands of digits
         raise TaskError(f"{place}: {error}") from None
     try:
         config = HarborConfig.model_validate(data)

@@ -1,6 +1,7 @@
 """Harbor's folders: what is read, and what is refused by name."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -475,6 +476,69 @@ def test_large_build_contexts_are_refused_unread(tmp_path: Path) -> None:
         file.truncate(1 << 42)
     with pytest.raises(TaskError, match=r"environment: more than 4096 MiB in all"):
         load_source("harbor", path=str(tmp_path)).get(NAME)
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("[metadata]\n" + ".".join(["a"] * 100_000) + " = 1", "a key of more than 50 parts"),
+        ("[" + " . ".join(["'a'"] * 100_000) + "]", "a key of more than 50 parts"),
+        ("[metadata]\na = " + "{a = " * 900 + "1" + "}" * 900, "recursion"),
+        ("[metadata]\na = " + "9" * 5000, "digits"),
+        ("cpus = 1e308", r"environment\.cpus = 1e\+308: "),
+        ("memory_mb = 1" + "0" * 40, r"environment\.memory_mb = 1000"),
+        ("storage = '" + "9" * 400 + "G'", 'not a size such as "2G"'),
+        ("build_timeout_sec = 1e300", r"environment\.build_timeout_sec = 1e\+300: "),
+        ("[agent]\ntimeout_sec = 1e300", r"agent\.timeout_sec = 1e\+300: "),
+        ("[verifier]\ntimeout_sec = 1e300", r"verifier\.timeout_sec = 1e\+300: "),
+        ("[[verifier.collect]]\ncommand = 'a'\ntimeout_sec = 1e300", r"verifier\.collect\.0\.timeout_sec = 1e\+300: "),
+        ('[[verifier.collect]]\ncommand = "a\\u0000"', r"verifier\.collect\.0\.command = .*: a NUL character"),
+        ('healthcheck = {command = "a\\u0000"}', r"environment\.healthcheck\.command = .*: a NUL character"),
+        ("[agent]\nuser = -1", r"agent\.user = -1: not a user"),
+        ("[agent]\nuser = ''", r"agent\.user = '': not a user"),
+        ("[verifier]\nuser = 99999999999", r"verifier\.user = 99999999999: not a user"),
+        ('[environment.env]\nA = "b\\u0000"', r"environment\.env\.A = .*: a NUL character"),
+        ("[verifier.env]\n'A=B' = 'c'", r"verifier\.env\.A=B.* = 'A=B': not the name of a variable"),
+        ("[solution.env]\n'' = 'c'", r"solution\.env\..* = '': not the name of a variable"),
+        ("[solution.env]\nA = '" + "x" * 900_000 + "'", r"solution\.env\.A = .*: more than 100000 bytes"),
+        (
+            "[verifier.environment]\nworkdir = '/a'\nenv = {KEY = '${MY_SECRET}'}",
+            r"verifier\.environment\.env\.KEY = .* may not be read",
+        ),
+        (
+            "[verifier.environment]\ndocker_image = '--net'",
+            r"verifier\.environment\.docker_image = .*: not the",
+        ),
+    ],
+    ids=range(22),
+)
+def test_bombs_and_values_that_no_sandbox_takes_are_refused_by_name(tmp_path: Path, toml: str, message: str) -> None:
+    with pytest.raises(TaskError, match=rf"{NAME}/task\.toml: .*{message}"):
+        read(tmp_path, TOML + toml)
+
+
+@pytest.mark.parametrize("image", ["--privileged", "-v/:/host", "../../etc/passwd", "a b", "${HOME}", "/etc"])
+def test_names_of_images_are_neither_options_nor_paths(tmp_path: Path, image: str) -> None:
+    with pytest.raises(TaskError, match=r"environment\.docker_image = .*: not the name of an image"):
+        read(tmp_path, TOML.replace("mine/task:1", image))
+
+
+@pytest.mark.parametrize("name", ["task.toml", "instruction.md", "solution/solve.sh", "environment/Dockerfile"])
+@pytest.mark.parametrize("text", [TOML.encode("utf-16"), b"\xff"], ids=["UTF-16", "no text"])
+def test_files_in_other_encodings_are_refused(tmp_path: Path, name: str, text: bytes) -> None:
+    harbor_task(tmp_path, **{name: text})
+    with pytest.raises(TaskError, match=f"{name}: not UTF-8 text"):
+        load_source("harbor", path=str(tmp_path)).get(NAME)
+
+
+@pytest.mark.parametrize("name", ["--help", "$(touch x)", "a;b", "{task_id}", "a\nb", "..."])
+def test_odd_names_of_folders_and_files_are_only_names(tmp_path: Path, name: str) -> None:
+    files: dict[str, str | bytes] = {"environment/Dockerfile": "FROM a\nRUN b\nWORKDIR /c\n", f"tests/{name}": b"x"}
+    harbor_task(tmp_path, name, **{"task.toml": "", **files})
+    source = load_source("harbor", path=str(tmp_path))
+    task = source.get(source.ids()[0])
+    assert script_of(task).files[f"/tests/{name}"].data == b"x"
+    assert re.fullmatch(r"swe-gym/harbor-[a-z0-9._-]*:[0-9a-f]{16}", str(task.image))
 
 
 def test_a_solution_may_be_a_patch(tmp_path: Path) -> None:
