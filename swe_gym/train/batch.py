@@ -72,12 +72,14 @@ class Batch:
     Attributes:
         rows: The segments of all episodes.
         episodes: Episode number of each sampled token, shape (tokens,).
+        segments: Number of its row, shape (tokens,).
         sampler: Log-probabilities of the sampler, shape (tokens,).
         versions: Version of the weights that sampled each token, shape (tokens,).
     """
 
     rows: tuple[TrainRow, ...]
     episodes: Tensor
+    segments: Tensor
     sampler: Tensor
     versions: Tensor
 
@@ -127,6 +129,7 @@ def segments_batch(episodes: Sequence[Sequence[Segment]], oldest: int = -1) -> B
     return Batch(
         rows=rows,
         episodes=_flatten([torch.full((len(row),), row.episode) for row in rows], rows, torch.long),
+        segments=_flatten([torch.full((len(row),), number) for number, row in enumerate(rows)], rows, torch.long),
         sampler=_flatten([row.logprobs for row in rows], rows, torch.float32),
         versions=_flatten([row.versions for row in rows], rows, torch.long),
     )

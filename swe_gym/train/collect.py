@@ -88,6 +88,16 @@ class PlayedBatch:
             all_groups=frozenset(slot.group for slot, _ in found),
         )
 
+    def join(self, other: PlayedBatch) -> PlayedBatch:
+        """Return the episodes of both."""
+        return PlayedBatch(
+            trajectories=self.trajectories + other.trajectories,
+            groups=self.groups + other.groups,
+            lost=self.lost + other.lost,
+            seconds={name: self.seconds.get(name, 0.0) + seconds for name, seconds in other.seconds.items()},
+            all_groups=self.all_groups | other.all_groups,
+        )
+
     def keep(self, where: Sequence[bool]) -> PlayedBatch:
         """Return the episodes for which `where` is true."""
         chosen = [index for index, kept in enumerate(where) if kept]

@@ -1,5 +1,6 @@
 """The configuration of a training run: a TOML file, each value of which the command line can override."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Self
@@ -170,6 +171,8 @@ class AlgorithmConfig(Frozen):
             "reinforce++" is REINFORCE++-baseline.
         prompts_per_step: Number of tasks per update.
         group_size: Episodes per task.
+        loss: "ppo", "gspo" (a ratio per segment; clip far closer to 1, such as clip_low = 3e-4, clip_high = 4e-4) or
+            "cispo" (the clipped ratio is a weight).
         epochs: Passes over the batch.
         minibatches: Optimizer steps per pass.
         loss_agg: How the loss weighs tokens: all alike, all episodes alike, or by a constant length (Dr. GRPO).
@@ -177,7 +180,7 @@ class AlgorithmConfig(Frozen):
             can sample, for example. verl calls it `loss_scale_factor`.
         clip_low: Lower clip range epsilon: ratio >= 1 - clip_low.
         clip_high: Upper clip range epsilon: ratio <= 1 + clip_high.
-        dual_clip: Bound of the loss for negative advantages, above 1. 0 disables it.
+        dual_clip: Bound of the loss "ppo" for negative advantages, above 1. 0 disables it.
         tis_cap: Cap of the truncated importance sampling weight between sampler and trainer. 0 disables the correction.
         kl_coef: Coefficient of the KL penalty in the loss. The reference is the model after SFT.
         kl_estimator: KL estimator.
@@ -187,7 +190,12 @@ class AlgorithmConfig(Frozen):
         value_coef: Coefficient of the value loss.
         value_clip: Value clip range. 0 disables clipping.
         whiten: Whiten the advantages of "gae" over the batch.
-        zero_variance_groups: "drop" or "keep" groups whose rewards are all equal.
+        zero_variance_groups: What to do with groups whose rewards are all equal: "keep" them, "drop" them, or "refill":
+            drop them and play other tasks in their place (DAPO's dynamic sampling, arXiv 2503.14476).
+        max_refills: How many times an update may play further groups for "refill".
+        cut_episodes: "keep", or "mask" the tokens of episodes that a limit ended (turns, time, context): whether they
+            would have been resolved is not known. Their rewards stay in the group's baseline (DeepSWE's compact
+            filtering).
         async_rollout: Play episodes while training. Slow ones stay in flight over several updates.
         max_staleness: Maximum age of sampled tokens, in updates. Older ones are masked. With `async_rollout`, up to
             (max_staleness + 1) * prompts_per_step groups are in flight.
@@ -196,6 +204,7 @@ class AlgorithmConfig(Frozen):
     advantage: Literal["rloo", "grpo", "dr_grpo", "reinforce++", "gae"] = "rloo"
     prompts_per_step: int = Field(default=16, ge=1)
     group_size: int = Field(default=4, ge=1)
+    loss: Literal["ppo", "gspo", "cispo"] = "ppo"
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
     loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
@@ -212,7 +221,9 @@ class AlgorithmConfig(Frozen):
     value_coef: float = Field(default=0.5, ge=0)
     value_clip: float = Field(default=0.2, ge=0)
     whiten: bool = True
-    zero_variance_groups: Literal["drop", "keep"] = "keep"
+    zero_variance_groups: Literal["drop", "keep", "refill"] = "keep"
+    max_refills: int = Field(default=3, ge=1)
+    cut_episodes: Literal["keep", "mask"] = "keep"
     async_rollout: bool = False
     max_staleness: int = Field(default=1, ge=0)
 
@@ -231,6 +242,15 @@ class AlgorithmConfig(Frozen):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_refill(self) -> Self:
+        if self.zero_variance_groups == "refill" and (self.async_rollout or self.advantage == "gae"):
+            wrong = "async_rollout does not wait for" if self.async_rollout else "advantage 'gae' does not need"
+            raise ValueError(
+                f"zero_variance_groups 'refill' plays more groups before an update, which {wrong}: use 'drop' or 'keep'"
+            )
+        return self
+
 
 class OptimConfig(Frozen):
     """The AdamW optimizer.
@@ -241,7 +261,11 @@ class OptimConfig(Frozen):
         betas: AdamW betas.
         eps: AdamW epsilon.
         weight_decay: AdamW weight decay.
-        warmup_steps: Optimizer steps of linear warmup to a constant learning rate.
+        warmup_steps: Optimizer steps of linear warmup.
+        schedule: The learning rate after the warmup: "constant", or falling along a line ("linear") or half a cosine.
+        decay_steps: Optimizer steps in which it falls, which "linear" and "cosine" need, for example
+            run.updates * algorithm.epochs * algorithm.minibatches - warmup_steps.
+        final_lr: Share of the learning rate that is left then.
         max_grad_norm: Gradient clipping norm.
         max_tokens_per_microbatch: Maximum tokens of one forward pass, prompts included.
     """
@@ -252,8 +276,30 @@ class OptimConfig(Frozen):
     eps: float = 1e-8
     weight_decay: float = Field(default=0.0, ge=0)
     warmup_steps: int = Field(default=0, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    decay_steps: int = Field(default=0, ge=0)
+    final_lr: float = Field(default=0.0, ge=0, le=1)
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_tokens_per_microbatch: int = Field(default=8192, ge=1)
+
+    @model_validator(mode="after")
+    def _check_decay_steps(self) -> Self:
+        if (self.schedule == "constant") != (self.decay_steps == 0):
+            raise ValueError(
+                f"schedule {self.schedule!r} with decay_steps {self.decay_steps}: 'linear' and 'cosine' fall over "
+                "decay_steps optimizer steps, 'constant' does not fall and has 0"
+            )
+        return self
+
+    def lr_share(self, step: int) -> float:
+        """Return the share of the learning rate at an optimizer step, counted from 0."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return 1.0
+        done = min(1.0, (step - self.warmup_steps) / self.decay_steps)
+        left = 1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+        return self.final_lr + (1 - self.final_lr) * left
 
 
 class SFTConfig(Frozen):

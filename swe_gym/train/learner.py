@@ -19,7 +19,7 @@ from .batch import Batch, Pack
 from .checkpoint import State
 from .config import AlgorithmConfig, GenerationConfig, ModelConfig, OptimConfig, TrainConfig
 from .model import PolicyModel, load_model
-from .objective import kl, policy_loss, token_weights, truncated_importance, value_loss
+from .objective import cispo_loss, kl, policy_loss, token_weights, truncated_importance, value_loss
 from .ranks import Ranks, on_all_ranks
 
 if TYPE_CHECKING:
@@ -204,16 +204,15 @@ class Learner:
         logprobs, entropy = out.logprobs.cpu(), out.entropy.cpu()
         self.seconds["forward"] += time.monotonic() - started
         weight, cap = weights[where], algorithm.tis_cap
-        loss, facts = policy_loss(
-            logprobs,
-            old.logprobs,
-            targets.advantages[where],
-            weight,
-            importance=truncated_importance(old.logprobs, batch.sampler[where], cap) if cap else None,
-            low=algorithm.clip_low,
-            high=algorithm.clip_high,
-            dual=algorithm.dual_clip or None,
-        )
+        importance = truncated_importance(old.logprobs, batch.sampler[where], cap) if cap else None
+        terms = (logprobs, old.logprobs, targets.advantages[where], weight)
+        clip = {"low": algorithm.clip_low, "high": algorithm.clip_high}
+        if algorithm.loss == "cispo":
+            loss, facts = cispo_loss(*terms, importance=importance, **clip)
+        elif algorithm.loss == "gspo":
+            loss, facts = policy_loss(*terms, sequences=batch.segments[where], importance=importance, dual=None, **clip)
+        else:
+            loss, facts = policy_loss(*terms, importance=importance, dual=algorithm.dual_clip or None, **clip)
         facts["policy_loss"] = float(loss.detach())
         facts["entropy"] = float((weight * entropy.detach()).sum())
         facts["approx_kl"] = float((weight * kl(old.logprobs, logprobs.detach(), "k3")).sum())  # sampled from the old
@@ -224,8 +223,8 @@ class Learner:
             facts["kl"] = float(divergence.detach())
             loss = loss + algorithm.kl_coef * divergence
         if out.values is not None and old.values is not None and targets.returns is not None:
-            clip = algorithm.value_clip or None
-            error = value_loss(out.values.cpu(), old.values, targets.returns[where], weight, clip=clip)
+            near = algorithm.value_clip or None
+            error = value_loss(out.values.cpu(), old.values, targets.returns[where], weight, clip=near)
             facts["value_loss"] = float(error.detach())
             loss = loss + algorithm.value_coef * error
         started = time.monotonic()
@@ -244,9 +243,8 @@ class Learner:
         clipped = torch.nn.utils.clip_grad_norm_(self._weights, self._optim.max_grad_norm)
         norm = float(clipped.full_tensor() if self.ranks.size > 1 else clipped)
         if math.isfinite(norm):
-            share = min(1.0, (self.steps + 1) / self._optim.warmup_steps) if self._optim.warmup_steps else 1.0
             for group in self.optimizer.param_groups:
-                group["lr"] = group["base_lr"] * share
+                group["lr"] = group["base_lr"] * self._optim.lr_share(self.steps)
             self.optimizer.step()
             self.steps += 1
         self.optimizer.zero_grad(set_to_none=True)

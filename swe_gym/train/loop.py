@@ -18,7 +18,7 @@ from ..trajectories import Trajectory
 from ..trajectories.run_folder import LOCK, take_lock
 from ..types import JsonObject
 from .async_collect import AsyncCollector
-from .batch import Batch, make_batch
+from .batch import Batch, segments_batch
 from .checkpoint import Checkpoints, RunState, check_folder
 from .collect import Collector, PlayedBatch, check_tasks, evaluation_slots, summarize
 from .config import AlgorithmConfig, TrainConfig
@@ -44,15 +44,15 @@ def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, stat
     oldest = state.update - algorithm.max_staleness
     metrics = rollout_metrics(played)
     metrics["stale"] = sum(_find_newest(one, state.update) < oldest for one in played.trajectories)
-    varied = nonzero_variance(_rewards(played), torch.tensor(played.groups))
+    varied = _find_varied(played)
     metrics["frac_nonzero_variance"] = float(varied.float().mean()) if len(varied) else 0.0
-    if algorithm.zero_variance_groups == "drop" and algorithm.advantage != "gae":
+    if algorithm.zero_variance_groups != "keep" and algorithm.advantage != "gae":
         played = played.keep(varied.tolist())
-    batch = make_batch(played.trajectories, oldest)
+    batch = _make_batch(played, algorithm, oldest)
     if not batch.tokens:
         return {**metrics, "trained": 0}
     old = learner.compute_logprobs(batch)
-    batch, old, played, nonfinite = _drop_nonfinite(batch, old, played, oldest)
+    batch, old, played, nonfinite = _drop_nonfinite(batch, old, played, algorithm, oldest)
     metrics.update(mismatch(batch, old), nonfinite=nonfinite, trained=len(played.trajectories), tokens=batch.tokens)
     if not batch.tokens:
         return metrics
@@ -75,9 +75,15 @@ def rollout_metrics(played: PlayedBatch) -> JsonObject:
             "reward": sum(one.reward for one in played.trajectories) / count,
             "turns": len(turns) / count,
             "tokens_per_episode": sum(one.usage.completion_tokens for one in played.trajectories) / count,
+            "frac_cut": sum(map(is_cut, played.trajectories)) / count,
             "calls_valid": sum(bool(turn.tool) for turn in turns) / len(turns) if turns else math.nan,
         }
     return metrics
+
+
+def _find_varied(played: PlayedBatch) -> Tensor:
+    """Return which episodes are in a group whose rewards differ, booleans of shape (episodes,)."""
+    return nonzero_variance(_rewards(played), torch.tensor(played.groups, dtype=torch.long))
 
 
 def _rewards(played: PlayedBatch) -> Tensor:
@@ -106,8 +112,20 @@ def _staleness(batch: Batch, played: PlayedBatch, update: int) -> JsonObject:
     }
 
 
+def _make_batch(played: PlayedBatch, algorithm: AlgorithmConfig, oldest: int) -> Batch:
+    """Return the batch of the episodes. Those that are masked have a number and no tokens."""
+    masked = algorithm.cut_episodes == "mask"
+    segments = [() if masked and is_cut(one) else one.trained_segments for one in played.trajectories]
+    return segments_batch(segments, oldest)
+
+
+def is_cut(trajectory: Trajectory) -> bool:
+    """Return whether a budget such as turns, time or context ended the episode, not what the policy did."""
+    return trajectory.outcome == "agent_limit" and trajectory.reason not in ("invalid", "sandbox_lost")
+
+
 def _drop_nonfinite(
-    batch: Batch, old: OldLogprobs, played: PlayedBatch, oldest: int
+    batch: Batch, old: OldLogprobs, played: PlayedBatch, algorithm: AlgorithmConfig, oldest: int
 ) -> tuple[Batch, OldLogprobs, PlayedBatch, int]:
     """Drop episodes with a log-probability or value that is not finite."""
     finite = torch.isfinite(old.logprobs)
@@ -118,7 +136,7 @@ def _drop_nonfinite(
         return batch, old, played, 0
     kept = [index not in dropped for index in range(len(played.trajectories))]
     rest = played.keep(kept)
-    return make_batch(rest.trajectories, oldest), old[torch.tensor(kept)[batch.episodes]], rest, len(dropped)
+    return _make_batch(rest, algorithm, oldest), old[torch.tensor(kept)[batch.episodes]], rest, len(dropped)
 
 
 def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played: PlayedBatch) -> Targets:
@@ -319,17 +337,29 @@ class Trainer:
         algorithm = self.config.algorithm
         groups, size = algorithm.prompts_per_step, algorithm.group_size
         if self._ahead is None:
-            slots = self.state.draw(train.task_ids, groups, size)
-            played = train.play(slots, temperature=self.config.generation.temperature)
+            played = self._play(train, groups, size)
         else:
             missing = groups * (algorithm.max_staleness + 1) - self._ahead.groups
             self._ahead.add(self.state.draw(train.task_ids, missing, size))
             played = self._ahead.take(groups, self._repeated.pop(self.state.update + 1, ()))
-        if len(played.lost) > self.config.run.max_failed * groups * size:
+        count = len(played.trajectories) + len(played.lost)
+        if len(played.lost) > self.config.run.max_failed * count:
             raise TrainingStopped(
-                f"update {self.state.update + 1}: the infrastructure lost {len(played.lost)} of {groups * size} "
+                f"update {self.state.update + 1}: the infrastructure lost {len(played.lost)} of {count} "
                 f"episodes, more than run.max_failed allows; the first failure: {played.lost[0]}"
             )
+        return played
+
+    def _play(self, train: Collector, groups: int, size: int) -> PlayedBatch:
+        """Play groups, and others in place of those without a gradient if `zero_variance_groups` says so."""
+        algorithm, played = self.config.algorithm, PlayedBatch.of([], {})
+        refills = algorithm.max_refills if algorithm.zero_variance_groups == "refill" else 0
+        for _ in range(1 + refills):
+            missing = groups - len({played.groups[index] for index in _find_varied(played).nonzero()[:, 0].tolist()})
+            if not missing:
+                break
+            slots = self.state.draw(train.task_ids, missing, size)
+            played = played.join(train.play(slots, temperature=self.config.generation.temperature))
         return played
 
     def _evaluate(self, held_out: Collector) -> None:

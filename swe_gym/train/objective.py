@@ -68,6 +68,7 @@ def policy_loss(
     advantages: Tensor,
     weights: Tensor,
     *,
+    sequences: Tensor | None = None,
     importance: Tensor | None = None,
     low: float = 0.2,
     high: float = 0.28,
@@ -75,11 +76,16 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """Return PPO's clipped surrogate loss with a clip range per side (arXiv 1707.06347, 2503.14476).
 
+    With `sequences` it is GSPO's: all tokens of a sequence have its ratio, the geometric mean of theirs. The gradient
+    of a token is its own, as in GSPO-token (arXiv 2507.18071, equations 7 and 14). GSPO clips far closer to 1, by 3e-4
+    and 4e-4 in the paper, has no dual clip, and weighs tokens by "seq-mean-token-mean".
+
     Args:
         logprobs: Log-probabilities of the sampled tokens under the trained weights.
         old: Log-probabilities before the update.
         advantages: Advantages.
         weights: Weights from `token_weights`.
+        sequences: Sequence number of each token. A sequence must be whole.
         importance: Weights from `truncated_importance`. They correct the loss, not the metrics.
         low: Lower clip range epsilon.
         high: Upper clip range epsilon.
@@ -89,7 +95,10 @@ def policy_loss(
     Returns:
         The loss, and metrics: the share of weight clipped on either side and by the dual clip, and the mean ratio.
     """
-    ratio = (logprobs - old).exp()
+    gap = logprobs - old
+    if sequences is not None:
+        gap = _means(gap.detach(), sequences)[0] + gap - gap.detach()
+    ratio = gap.exp()
     plain = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - low, 1 + high)
     terms = torch.maximum(plain, clipped)
@@ -98,17 +107,49 @@ def policy_loss(
         most = -dual * advantages
         bounded = (advantages < 0) & (terms > most)
         terms = torch.where(bounded, most, terms)
-    with torch.no_grad():
-        cut = (clipped > plain) & ~bounded
-        facts = {
-            "clip_frac_low": cut & (ratio < 1),
-            "clip_frac_high": cut & (ratio > 1),
-            "clip_frac_dual": bounded,
-        }
-        shares = {name: float((weights * where).sum()) for name, where in facts.items()}
-        shares["ratio"] = float((weights * ratio).sum())
+    facts = _share_clipped(ratio.detach(), weights, ((clipped > plain) & ~bounded).detach())
+    facts["clip_frac_dual"] = float((weights * bounded).sum())
     corrected = weights if importance is None else weights * importance
-    return (corrected * terms).sum(), shares
+    return (corrected * terms).sum(), facts
+
+
+def cispo_loss(
+    logprobs: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    *,
+    importance: Tensor | None = None,
+    low: float = 0.2,
+    high: float = 0.28,
+) -> tuple[Tensor, dict[str, float]]:
+    """Return CISPO's loss: REINFORCE with a clipped importance weight (MiniMax-M1, arXiv 2506.13585, equation 4).
+
+    The ratio is a weight without gradient, so that every token keeps its gradient, also where PPO's clip removes it.
+    The paper averages over tokens ("token-mean") and clips above only.
+
+    Args:
+        logprobs: As in `policy_loss`.
+        old: As in `policy_loss`.
+        advantages: As in `policy_loss`.
+        weights: As in `policy_loss`.
+        importance: As in `policy_loss`.
+        low: Lower clip range epsilon.
+        high: Upper clip range epsilon.
+
+    Returns:
+        The loss, and metrics: the share of weight whose ratio is clipped on either side, and the mean ratio.
+    """
+    ratio = (logprobs - old).exp().detach()
+    kept = ratio.clamp(1 - low, 1 + high)
+    corrected = weights if importance is None else weights * importance
+    return -(corrected * kept * advantages * logprobs).sum(), _share_clipped(ratio, weights, ratio != kept)
+
+
+def _share_clipped(ratio: Tensor, weights: Tensor, cut: Tensor) -> dict[str, float]:
+    """Return the share of weight clipped below and above, and the mean ratio."""
+    facts = {"clip_frac_low": cut & (ratio < 1), "clip_frac_high": cut & (ratio > 1), "ratio": ratio}
+    return {name: float((weights * values).sum()) for name, values in facts.items()}
 
 
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, *, clip: float | None = 0.2) -> Tensor:

@@ -87,7 +87,7 @@ def run_sft(config: TrainConfig, learner: Learner, template: ChatTemplate, end: 
     fitting = tokenize(episodes, template, end, form, config.generation.max_context)
     tasks = len({one.task_id for one in fitting})
     log.add("demonstrations", 0, episodes=len(fitting), tasks=tasks, too_long=len(episodes) - len(fitting))
-    optim = config.optim.model_copy(update={"lr": sft.lr, "warmup_steps": 0})
+    optim = config.optim.model_copy(update={"lr": sft.lr, "warmup_steps": 0, "schedule": "constant", "decay_steps": 0})
     learner.restart(optim)
     imitate(learner, fitting, sft, log, config.run.seed)
     learner.restart(config.optim)

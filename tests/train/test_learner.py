@@ -17,6 +17,7 @@ from swe_gym.train.config import AlgorithmConfig, OptimConfig, make_config  # no
 from swe_gym.train.learner import Learner, OldLogprobs, Targets  # noqa: E402
 from swe_gym.train.loop import make_update  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
+from swe_gym.train.objective import token_weights  # noqa: E402
 
 BATCH = make_batch(EPISODES)
 TARGETS = Targets(torch.linspace(-1, 1, BATCH.tokens))
@@ -171,6 +172,52 @@ def test_a_step_is_that_of_adamw_with_the_settings_of_the_configuration(tiny_lm:
             expected[index] = value * (1 - rate * 0.3) - rate * mean / (np.sqrt(square) + 1e-3)
     for weight, value in zip(weights, expected, strict=True):
         np.testing.assert_allclose(numpy(weight.detach()), value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["ppo", "gspo", "cispo"])
+def test_every_loss_is_a_step_of_policy_gradient_while_the_weights_are_those_that_sampled(
+    tiny_lm: Any, loss: str
+) -> None:
+    algorithm = {"loss": loss, "loss_agg": "seq-mean-token-mean", "tis_cap": 0}
+    trained = learner(tiny_lm, **algorithm)
+    before = trained.compute_logprobs(BATCH)
+    trained.learn(BATCH, before, TARGETS, torch.Generator())
+    moved = trained.compute_logprobs(BATCH).logprobs - before.logprobs
+    weights = token_weights(BATCH.episodes, "seq-mean-token-mean")
+    assert float((weights * TARGETS.advantages * moved).sum()) > 0
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_the_learning_rate_follows_the_schedules_of_pytorch(schedule: str) -> None:
+    optim = OptimConfig(warmup_steps=3, schedule=schedule, decay_steps=7, final_lr=0.1)
+    adam = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=1.0)
+    if schedule == "linear":
+        falls: Any = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.1, total_iters=7)
+    else:
+        falls = torch.optim.lr_scheduler.CosineAnnealingLR(adam, T_max=7, eta_min=0.1)
+    shares = []
+    for _ in range(8):
+        shares.append(adam.param_groups[0]["lr"])
+        adam.step(), falls.step()
+    expected = [1 / 3, 2 / 3, 1, *shares, 0.1, 0.1]
+    assert [optim.lr_share(step) for step in range(len(expected))] == pytest.approx(expected)
+
+
+def test_episodes_that_a_budget_ended_are_masked_and_stay_in_the_baseline(tiny_lm: Any) -> None:
+    cut = {"reward": 0.0, "outcome": "agent_limit", "reason": "turns"}
+    spoiled = {"reward": 0.0, "outcome": "agent_limit", "reason": "invalid"}
+    episodes = tuple(EPISODES[0].model_copy(update=one) for one in ({"reward": 1.0}, cut, spoiled, {"reward": 1.0}))
+    played = PlayedBatch(episodes, groups=(0, 0, 0, 0), lost=(), seconds={}, all_groups=frozenset({0}))
+    sections = {"model": {"path": "unused"}, "run": {"evaluate_every": 0}, "generation": {"max_logprob_diff": 100}}
+    facts = {}
+    for choice in ("keep", "mask"):
+        algorithm = {"cut_episodes": choice, "advantage": "dr_grpo", "tis_cap": 0}
+        config = make_config({**sections, "algorithm": algorithm})
+        facts[choice] = make_update(played, learner(tiny_lm, **algorithm), config, RunState(1))
+    assert facts["keep"]["frac_cut"] == 0.25
+    assert facts["mask"]["tokens"] == facts["keep"]["tokens"] * 3 / 4
+    # advantages of the others are 0.5, -0.5 and 0.5, as with the fourth episode
+    assert facts["mask"]["policy_loss"] == pytest.approx(-0.5 / 3, abs=1e-5)
 
 
 @pytest.mark.parametrize(("choice", "trained"), [("keep", 4), ("drop", 2)])

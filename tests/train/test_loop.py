@@ -144,6 +144,19 @@ def test_rewarded_answers_become_likelier(model_folder: str, tmp_path: Path) -> 
     assert after["right"] - after["wrong"] > before["right"] - before["wrong"] + 1.0
 
 
+def test_groups_without_a_gradient_are_played_again_with_other_tasks(model_folder: str, tmp_path: Path) -> None:
+    sections = {
+        "generation": SCRIPTED,
+        "optim": {"max_tokens_per_microbatch": 600},
+        "algorithm": {"zero_variance_groups": "refill", "max_refills": 20, "tis_cap": 0},
+    }
+    trainer = Trainer(config(model_folder, tmp_path / "run", **sections))
+    trainer.run()
+    lines = numbers(tmp_path / "run")
+    assert [line["trained"] for line in lines] == [4, 4, 4]
+    assert sum(line["episodes"] for line in lines) == 2 * trainer.state.drawn > 12
+
+
 def _likelihoods(trainer: Trainer) -> dict[str, float]:
     found = {}
     prompt = "Create the file `x.txt` with this one word in it: maple\n"

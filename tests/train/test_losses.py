@@ -7,7 +7,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from swe_gym.train.objective import ess, kl, policy_loss, token_weights, truncated_importance, value_loss  # noqa: E402  only where torch is there
+from swe_gym.train.objective import (  # noqa: E402  only where torch is there
+    cispo_loss,
+    ess,
+    kl,
+    policy_loss,
+    token_weights,
+    truncated_importance,
+    value_loss,
+)
 
 N = 40
 DRAW = np.random.default_rng(1)
@@ -50,6 +58,51 @@ def test_a_clipped_token_has_no_gradient() -> None:
     loss, _ = policy_loss(logprobs, torch.zeros(4), advantages, torch.ones(4))
     loss.backward()
     assert [bool(value) for value in logprobs.grad] == [False, False, True, True]
+
+
+SEQUENCES = np.repeat(np.arange(5), [3, 12, 1, 20, 4])
+
+
+def test_gspo_equals_equation_5_of_its_paper() -> None:
+    """The mean over sequences of min(s * A, clip(s) * A), where s is (pi(y) / pi_old(y))^(1/|y|), and its gradient."""
+    advantages = DRAW.normal(size=5)
+    weights = token_weights(torch.tensor(SEQUENCES), "seq-mean-token-mean").double()
+    near = OLD + DRAW.normal(scale=1e-3, size=N)  # some sequences are clipped, others are not
+    logprobs, alone = tensor(near, grad=True), tensor(near, grad=True)
+    loss, facts = policy_loss(
+        logprobs,
+        tensor(OLD),
+        tensor(advantages[SEQUENCES]),
+        weights,
+        sequences=torch.tensor(SEQUENCES),
+        low=3e-4,
+        high=4e-4,
+        dual=None,
+    )
+    gains = []
+    for sequence, advantage in enumerate(advantages):
+        where = torch.tensor(SEQUENCES) == sequence
+        ratio = (alone[where].sum() - tensor(OLD)[where].sum()).div(int(where.sum())).exp()
+        gains.append(torch.minimum(ratio * advantage, ratio.clamp(1 - 3e-4, 1 + 4e-4) * advantage))
+    expected = -torch.stack(gains).mean()
+    loss.backward(), expected.backward()
+    np.testing.assert_allclose(float(loss.detach()), float(expected.detach()))
+    np.testing.assert_allclose(logprobs.grad.numpy(), alone.grad.numpy(), atol=1e-12)
+    clipped = {bool(value) for value in logprobs.grad}
+    assert clipped == {True, False}
+    assert 0 < facts["clip_frac_low"] + facts["clip_frac_high"] < 1
+
+
+def test_cispo_weighs_the_gradient_of_each_token_by_its_clipped_ratio() -> None:
+    logprobs = tensor(LOGPROBS, grad=True)
+    loss, facts = cispo_loss(logprobs, *map(tensor, (OLD, ADVANTAGES, WEIGHTS)), low=0.9, high=1.5)
+    loss.backward()
+    ratio = np.exp(LOGPROBS - OLD)
+    kept = np.minimum(np.maximum(ratio, 0.1), 2.5)
+    np.testing.assert_allclose(float(loss.detach()), -(WEIGHTS * kept * ADVANTAGES * LOGPROBS).sum())
+    np.testing.assert_allclose(logprobs.grad.numpy(), -WEIGHTS * kept * ADVANTAGES)
+    assert facts["clip_frac_high"] == pytest.approx(WEIGHTS[ratio > 2.5].sum())
+    assert facts["clip_frac_low"] == pytest.approx(WEIGHTS[ratio < 0.1].sum())
 
 
 def test_tokens_with_weight_zero_have_no_effect() -> None:
