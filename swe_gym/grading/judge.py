@@ -250,7 +250,8 @@ class Judge:
         keeping = self._keeping
         if self._whole is not None:
             keeping = {test for group in self.plan.groups if group.starts for test in group.tests} & keeping
-        plan = plan_counters(finder, sorted(self._starting), sorted(keeping), self._rng, self.options)
+        issue = self.task.problem_statement
+        plan = plan_counters(finder, sorted(self._starting), sorted(keeping), self._rng, self.options, issue)
         return plan if forks else plan.unforked(range(len(plan.groups)))
 
     def _with_twins(self, ready: Ready, sandbox: Sandbox) -> GradedRun:

@@ -1,9 +1,9 @@
 """Verdicts on right work of all kinds, on wrong work, and on work that changes its judge."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -482,6 +482,57 @@ def test_work_that_always_ends_its_twins_runs_twice_and_is_refused() -> None:
     verdict = small.judge(work)
     assert_refused(verdict, small)
     assert verdict.counter_tests.runs == 2
+
+
+@dataclass
+class Staged(Small):
+    """A task on a machine that differs from sandbox to sandbox.
+
+    Attributes:
+        marks: Number of a sandbox, from 1 -> file that is written into it.
+    """
+
+    marks: Mapping[int, str] = field(default_factory=dict)
+
+    @contextmanager
+    def open(self) -> Iterator[Sandbox]:
+        with super().open() as sandbox:
+            if mark := self.marks.get(len(self.opened)):
+                sandbox.write_file(mark, b"")
+            yield sandbox
+
+
+DIES_AND_HANGS = """
+import os
+SESSION = os.getpid()
+def f(x=None):
+    if os.getpid() != SESSION and os.path.exists("die"):
+        os._exit(3)
+    while os.path.exists("hang"):
+        pass
+    return x + 1
+"""
+
+
+@pytest.mark.parametrize("hangs", [(3,), (3, 5)], ids=["once", "always"])
+def test_a_repeated_run_that_times_out_gets_another_one(hangs: tuple[int, ...]) -> None:
+    """Twins of the first run die, so the work runs again (3). It times out, so gold runs (4), and the work (5)."""
+    marks = {1: "die", **dict.fromkeys(hangs, "hang")}
+    small = Staged(f2(), THREE_UNITTEST, ("test_a", "test_b"), command=UNITTEST, timeout=10.0, marks=marks)
+    verdict = small.judge(DIES_AND_HANGS)
+    assert (verdict.resolved, verdict.timed_out) == (hangs == (3,), hangs == (3, 5))
+    assert len(small.opened) == 5
+    assert not verdict.counter_tests.alarms
+
+
+def test_a_repeated_run_that_times_out_gives_no_verdict_on_a_slow_machine() -> None:
+    small = Staged(
+        f2(), THREE_UNITTEST, ("test_a", "test_b"), command=f"test ! -e slow || sleep 60; {UNITTEST}", timeout=10.0
+    )
+    small.marks = {1: "die", 3: "hang", 4: "slow"}
+    with pytest.raises(GradingError, match="the hidden tests timed out, and with the gold patch they take") as error:
+        small.judge(DIES_AND_HANGS)
+    assert (error.value.reason, len(small.opened)) == ("starved", 4)
 
 
 @pytest.mark.parametrize("grader", ["tests", "exit_code"])

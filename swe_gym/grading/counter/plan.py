@@ -183,6 +183,7 @@ def plan_counters(
     keeping: Collection[str],
     rng: Random,
     options: CounterOptions,
+    issue: str = "",
 ) -> CounterPlan:
     """Find the functions of required tests and draw their texts.
 
@@ -192,6 +193,7 @@ def plan_counters(
         keeping: Tests that must keep passing.
         rng: Random number generator.
         options: Scope of the counter-tests.
+        issue: Text of the issue.
     """
     uncovered: dict[str, str] = {}
     by_place: dict[FunctionPlace, list[str]] = defaultdict(list)
@@ -208,7 +210,7 @@ def plan_counters(
         place = finder.place(test) if named.search(test) else None
         if place in by_place or place in kept:
             by_place[place].append(test)
-    draw = _Drawing(finder, rng, options, set(starting), room=TWINS // max(1, functions))
+    draw = _Drawing(finder, rng, options, set(starting), room=TWINS // max(1, functions), issue=issue)
     groups = []
     for places in _join(finder, by_place):
         group = draw.group(places, sorted({test for place in places for test in by_place[place]}))
@@ -266,6 +268,7 @@ class _Drawing:
     options: CounterOptions
     starting: Set[str]
     room: int
+    issue: str
 
     def group(self, places: Sequence[FunctionPlace], tests: Sequence[str]) -> CounterGroup | None:
         """Draw the texts of a group. Return None if one of its functions has no change."""
@@ -307,7 +310,7 @@ class _Drawing:
         function = source.function(place.names)
         count = max(FEWEST_TEXTS, min(MOST_TEXTS, room))
         try:
-            drawn = draw_texts(function, source, self.rng, count, unfit, passing, room, returned)
+            drawn = draw_texts(function, source, self.rng, count, unfit, passing, room, returned, self.issue)
         except RecursionError:  # an expression of thousands of parts
             return Drawn(), ()
         texts = (*drawn.texts, drawn.cover or Text())

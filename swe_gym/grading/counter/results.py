@@ -5,16 +5,15 @@ result than the original, which gives it away. So what differs between both valu
 another place, or other words and numbers.
 """
 
-import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import filterfalse, islice, pairwise
+from itertools import islice
 from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
-from .source import Function, Source, remembered
+from .language import TOKEN, Language, Scores, choose_fitting, token_classes
 
 Value: TypeAlias = Any
 """A number, a text, or a list, tuple or dictionary of such."""
@@ -22,10 +21,10 @@ Value: TypeAlias = Any
 Returned: TypeAlias = Mapping[int, tuple[str, str]]
 """Line of an assertion -> the `repr` of the value that it expects, and of the one that wrong work returns."""
 
-TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\S\n]+|.", re.DOTALL)
-WORD, LETTER, DIGITS = re.compile(r"[^\W\d_]{2,}|[^\S\n]{2,}"), re.compile(r"[^\W\d_]"), re.compile(r"\d+")
 BRACKETS = frozenset("()[]{}")
 BRACKETED = re.compile(r"\([^][(){}]*\)|\[[^][(){}]*\]|\{[^][(){}]*\}")
+Measure: TypeAlias = Callable[[Sequence[Value]], list[Scores]]
+
 MOST_TOKENS = 1_600
 LONG = 1_000
 LEAST_SHARED = 0.25
@@ -36,6 +35,9 @@ MOST_VARIED = 3
 
 VARIANTS = 8
 """Variants of one difference."""
+
+OMITTED = 4
+"""Weight of a difference that a value does not have, among its variants."""
 
 PARTS = 4
 """Other values of one element of a list or a dictionary."""
@@ -49,8 +51,8 @@ TRIES = 24
 KNOWN_SHARE = 0.6
 """Share of changed numbers that stand elsewhere in the test."""
 
-PLAUSIBLE = 3
-"""Candidates kept per wanted value: those that look least artificial."""
+PLAUSIBLE = 6
+"""Candidates kept per wanted value: those that look least artificial, and are as near to the wrong value."""
 
 
 class ResultDifference(NamedTuple):
@@ -61,35 +63,18 @@ class ResultDifference(NamedTuple):
     tokens: tuple[Value, ...]
 
 
-class Language(NamedTuple):
-    """What the texts of a test are made of.
-
-    Attributes:
-        words: Words of the file.
-        numbers: Numbers of the test, as they are written. Others look made.
-        pairs: Shapes of neighbouring tokens in the file's strings. A text with other neighbours looks made.
-    """
-
-    words: Sequence[str]
-    numbers: Sequence[str] = ()
-    pairs: frozenset[tuple[str, str]] = frozenset()
-
-    @classmethod
-    def of(cls, function: Function, source: Source) -> "Language":
-        """Return the language of a test function."""
-        numbers = sorted(set(re.findall(r"\d+", source.text_of(function))))
-        return cls(source.words, numbers, _pairs_of(source.tree, source))
-
-    def strangeness(self, texts: Sequence[str]) -> list[int]:
-        """Return, for each text, the number of neighbours that the file does not have."""
-        shapes = _shape("\0".join(texts)).split("\0")
-        return [len(list(filterfalse(self.pairs.__contains__, pairwise(shape)))) for shape in shapes]
-
-
-def other_results(right: Value, wrong: Value, language: Language, rng: Random, count: int) -> list[Value]:
+def other_results(
+    right: Value,
+    wrong: Value,
+    language: Language,
+    rng: Random,
+    count: int,
+    measure: Measure | None = None,
+) -> list[Value]:
     """Draw values that are neither the right nor the wrong one, and differ from the wrong one as the right one does.
 
     About as many of them are nearer to the wrong value as chance decides, so the place of the right one tells nothing.
+    As many fit better where the value stands.
 
     Args:
         right: The value that a test expects.
@@ -97,19 +82,20 @@ def other_results(right: Value, wrong: Value, language: Language, rng: Random, c
         language: Words of the test file.
         rng: Random number generator.
         count: Number of values wanted. There may be fewer, or none if both values have little in common.
+        measure: Measures how well values fit where the right one stands.
     """
     if not are_alike(right, wrong):
         return []
     if isinstance(right, int | float):
         found = _other_numbers(right, wrong, count)
-        return _chosen(found, [-abs(value - wrong) for value in found], -abs(right - wrong), rng, count)
+        return _chosen(found, [-abs(value - wrong) for value in found], right, -abs(right - wrong), rng, count, measure)
     drawn = {repr(value): value for value in _draw(right, wrong, language, rng, TRIES * count)}
     texts = [text for text, value in drawn.items() if value not in (right, wrong)]
     strangeness = language.strangeness(texts)
     ordered = [texts[place] for place in sorted(range(len(texts)), key=strangeness.__getitem__)]
     plausible = list(islice(filter(_nests, ordered) if _nests(repr(right)) else ordered, PLAUSIBLE * count))
     *nearness, mine = _similarities([*plausible, repr(right)], repr(wrong))
-    return _chosen([drawn[text] for text in plausible], nearness, mine, rng, count)
+    return _chosen([drawn[text] for text in plausible], nearness, right, mine, rng, count, measure)
 
 
 def are_alike(right: Value, wrong: Value) -> bool:
@@ -121,25 +107,37 @@ def are_alike(right: Value, wrong: Value) -> bool:
     return isinstance(right, int | float) or bool(wrong)
 
 
-def _chosen(found: Sequence[Value], nearness: Sequence[float], mine: float, rng: Random, count: int) -> list[Value]:
-    """Choose values of which a random number is nearer to the wrong value than the right one, and few are far off.
+def _chosen(
+    found: Sequence[Value],
+    nearness: Sequence[float],
+    right: Value,
+    mine: float,
+    rng: Random,
+    count: int,
+    measure: Measure | None,
+) -> list[Value]:
+    """Choose values of which random numbers are nearer to the wrong value than the right one, and fit better.
 
     Args:
         found: The values.
         nearness: Nearness of each to the wrong value.
+        right: The right value.
         mine: Nearness of the right value.
         rng: Random number generator.
         count: Number of values wanted.
+        measure: Measures how well values fit where the right one stands.
     """
     distances = [abs(score - mine) for score in nearness]
     places = sorted(rng.sample(range(len(found)), len(found)), key=distances.__getitem__)
-    nearer = [found[place] for place in places if nearness[place] > mine]
-    equal = [found[place] for place in places if nearness[place] == mine]
-    farther = [found[place] for place in places if nearness[place] < mine]
-    rank = rng.randint(0, count)
-    chosen = [*nearer[:rank], *equal, *farther][:count]
-    chosen += nearer[rank : rank + count - len(chosen)]
-    return rng.sample(chosen, len(chosen))
+    nearer = [place for place in places if nearness[place] > mine]
+    others = [place for place in places if nearness[place] <= mine]
+    most = PLAUSIBLE * count // 2
+    near = [*nearer[:most], *others[:most]]
+    values = [right, *[found[place] for place in near]]
+    fits = measure(values) if measure else [()] * len(values)
+    nearnesses = [mine, *[nearness[place] for place in near]]
+    original, *scores = [(*fit, one) for fit, one in zip(fits, nearnesses, strict=True)]
+    return choose_fitting(original, list(zip(scores, values[1:], strict=True)), rng, count)
 
 
 def _similarities(texts: Sequence[str], other: str) -> list[float]:
@@ -188,16 +186,27 @@ def _draw(right: Value, wrong: Value, language: Language, rng: Random, count: in
         return []
     matcher = SequenceMatcher(None, [repr(token) for token in wrong_tokens], [repr(token) for token in of], False)
     differences = [
-        ResultDifference(start, end, tuple(of[begin:stop]))
-        for tag, start, end, begin, stop in matcher.get_opcodes()
-        if tag != "equal"
+        ResultDifference(first, last, tuple(of[begin:stop]))
+        for tag, *places in matcher.get_opcodes()
+        for first, last, begin, stop in (_split(*places) if tag != "equal" else ())
     ]
     varied = set(rng.sample(range(len(differences)), min(len(differences), MOST_VARIED)))
     variants = [
         [difference, *_variants(difference, wrong_tokens, language, rng)] if number in varied else [difference]
         for number, difference in enumerate(differences)
     ]
+    if len(differences) > 1:  # a value that is wrong in one place
+        for number in varied:
+            start, end, _ = differences[number]
+            variants[number] += [ResultDifference(start, end, tuple(wrong_tokens[start:end]))] * OMITTED
     return list(map(join, _combine(variants, wrong_tokens, rng, count)))
+
+
+def _split(start: int, end: int, begin: int, stop: int) -> list[tuple[int, int, int, int]]:
+    """Split a difference of as many tokens on both sides into differences of one token."""
+    if end - start != stop - begin:
+        return [(start, end, begin, stop)]
+    return [(start + n, start + n + 1, begin + n, begin + n + 1) for n in range(end - start)]
 
 
 def _tokens(value: Value) -> tuple[list[Value] | None, Callable[[list[Value]], Value]]:
@@ -239,7 +248,10 @@ def _variants(
     places = rng.sample(range(len(tokens)), min(len(tokens), MOST_VARIED))
     near = wrong[start:end] if end - start == len(tokens) else [None] * len(tokens)
     pools = [_others(tokens[place], near[place], language, rng) or [tokens[place]] for place in places]
-    pools = [rng.sample(pool, len(pool)) for pool in pools]
+    pools = [
+        [*_beside(difference, place, wrong, language, rng), *rng.sample(pool, len(pool))]
+        for place, pool in zip(places, pools, strict=True)
+    ]
     for number in range(4 * VARIANTS if tokens else 0):
         new = list(tokens)
         for place, pool in zip(places, pools, strict=True):
@@ -256,13 +268,31 @@ def _variants(
     return found
 
 
+def _beside(
+    difference: ResultDifference, place: int, wrong: Sequence[Value], language: Language, rng: Random
+) -> list[Value]:
+    """Draw tokens of the same class that stand elsewhere beside the neighbours of one."""
+    start, end, tokens = difference
+    if not isinstance(tokens[place], str) or not tokens[place].isalnum():
+        return []
+    before = [one for one in (*wrong[:start], *tokens[:place]) if isinstance(one, str) and not one.isspace()]
+    after = [one for one in (*tokens[place + 1 :], *wrong[end:]) if isinstance(one, str) and not one.isspace()]
+    found = language.between(before[-1] if before else "", after[0] if after else "")
+    (kind,) = token_classes([tokens[place]])
+    fitting = [one for one in found if one != tokens[place] and token_classes([one]) == [kind]]
+    return rng.sample(fitting, min(len(fitting), 2 * VARIANTS))
+
+
 def _elsewhere(difference: ResultDifference, wrong: Sequence[Value], rng: Random) -> list[ResultDifference]:
     """Draw the same insertion or omission at other places; omissions also of another length."""
     start, end, tokens = difference
     size = end - start
-    shapes = _shapes(wrong)
+    shapes = token_classes(wrong)
     places = [place for place in range(len(wrong) - size + 1) if place != start]
     fits = [place for place in places if shapes[place : place + size] == shapes[start:end]] or places
+    if not size:
+        alike = [place for place in places if shapes[place : place + 1] == shapes[start : start + 1]]
+        fits = alike + rng.sample(places, min(len(places), VARIANTS))
     found = [ResultDifference(place, place + size, tokens) for place in rng.sample(fits, min(len(fits), 2 * VARIANTS))]
     for _ in range(4 * VARIANTS if size and not tokens else 0):
         first = rng.randrange(len(wrong))
@@ -272,21 +302,6 @@ def _elsewhere(difference: ResultDifference, wrong: Sequence[Value], rng: Random
 
 def _same_letters(one: Value, other: Value) -> bool:
     return isinstance(one, str) and isinstance(other, str) and one.isalpha() and one.lower() == other.lower()
-
-
-def _shapes(tokens: Sequence[Value]) -> list[str]:
-    """Return the class of each token. Tokens of one class can replace each other."""
-    shapes = []
-    for token in tokens:
-        if not isinstance(token, str):
-            shapes.append(type(token).__name__)
-        elif token.isdigit():
-            shapes.append("digits")
-        elif len(token) > 1:
-            shapes.append("word")
-        else:
-            shapes.append("letter" if token.isalpha() else token)
-    return shapes
 
 
 def _others(token: Value, near: Value, language: Language, rng: Random) -> list[Value]:
@@ -299,7 +314,9 @@ def _others(token: Value, near: Value, language: Language, rng: Random) -> list[
         return _other_digits(token, near, language, rng)
     if token.isalpha():
         like = str.title if token.istitle() else str.upper if token.isupper() else str
-        return [like(word) for word in language.words if abs(len(word) - len(token)) < 3] or [*language.words]
+        words = [like(word) for word in language.words if abs(len(word) - len(token)) < 3] or [*language.words]
+        known = [word for word in language.known_words if like(word) == word and abs(len(word) - len(token)) < 3]
+        return [*words, *known] if len(token) > 1 else [word for word in known if len(word) == 1] or words
     if token.isspace() and "\n" not in token:
         return [token[0] * max(1, len(token) + more) for more in (-1, 1, 2)]
     if TOKEN.fullmatch(token):
@@ -309,8 +326,9 @@ def _others(token: Value, near: Value, language: Language, rng: Random) -> list[
 
 
 def _other_digits(token: str, near: Value, language: Language, rng: Random) -> list[Value]:
-    """Draw numbers of the test that have as many digits, and numbers around the one that wrong work has there."""
-    known = [number for number in language.numbers if len(number) == len(token) and number != token]
+    """Draw known numbers that have about as many digits, and numbers around the one that wrong work has there."""
+    numbers = {*language.numbers, *language.known_numbers}
+    known = sorted(number for number in numbers if abs(len(number) - len(token)) < 2 and number != token)
     centre = int(near) if isinstance(near, str) and near.isdecimal() else int(token)  # not ²
     reach = max(6, 2 * abs(int(token) - centre))
     width = len(token) if token[0] == "0" or len(token) == 2 else 1
@@ -343,17 +361,6 @@ def _other_parts(part: Value, near: Value, language: Language, rng: Random) -> l
     if isinstance(part, int | float):
         return [part + more for more in (-2, -1, 1, 2, 3)]
     return []
-
-
-@remembered
-def _pairs_of(_module: ast.Module, source: Source) -> frozenset[tuple[str, str]]:
-    """The neighbours in all strings of a file."""
-    return frozenset([pair for pair in pairwise(_shape("\0".join(source.strings))) if "\0" not in pair])
-
-
-def _shape(text: str) -> str:
-    """Return a text with one letter for each token that has several, or that other letters can replace."""
-    return DIGITS.sub("\1", LETTER.sub("\2", WORD.sub("\3", text)))
 
 
 def _nests(text: str) -> bool:

@@ -69,6 +69,10 @@ class Source:
         """Return the text between two positions."""
         return self._utf8[start:end].decode()
 
+    def beginning(self, length: int) -> str:
+        """Return the text up to a number of bytes."""
+        return self._utf8[:length].decode(errors="ignore")
+
     def text_of(self, node: ast.expr | ast.stmt) -> str:
         """Return the text of a node."""
         return self.text(*self.span(node))

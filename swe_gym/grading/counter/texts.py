@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from ...syntax import evaluate, parse
 from .changes import NATURAL, RANKS, THE_END, VALUED, Change, changes, expected_value
+from .language import TOKEN, Language, Scores, choose_fitting, share_told, token_classes
 from .literals import FIXED, QUOTED, letters, strings
-from .results import Language, Returned, Value, other_results, written
+from .results import Returned, Value, other_results, written
 from .source import Function, Source, TextEdit, name_of, remembered
 
 BUILTIN_CLASSES = {name: value for name, value in vars(builtins).items() if isinstance(value, type) and name[0] != "_"}
@@ -63,6 +64,9 @@ OTHER_TYPES = {
 PLAIN = re.compile(r"[A-Za-z0-9 ]{5,}")
 """A pattern or part of a text in which one other letter finds nothing else."""
 
+CHANGED = re.compile(r"(?<![A-Za-z0-9_])(?:[a-z]|[a-z]{4,9}|[0-9]{1,6})(?![A-Za-z0-9_])")
+"""Words and numbers of a string that change as a whole."""
+
 SOUGHT = re.compile(r"assert(Not)?(In|InHTML|Contains)$|assert_(any_call|has_calls)$|fnmatch_lines")
 """Calls that look for a value among others, where a near one may be too."""
 
@@ -78,6 +82,12 @@ FORGIVEN = ("near-case", "near-blank", "near-order")
 FORMED = ("near-word", "near-result")
 """Changes to other letters, in which forgiven changes are possible too."""
 
+LEVELS = 4
+"""Levels of how much the fit of the original tells. Features of a lower one come first."""
+
+MORE = 3
+"""Candidates for each value of a feature."""
+
 TOLD_SHARE = 2
 """Texts for each added one that changes what wrong work passes. At least one is added."""
 
@@ -92,12 +102,14 @@ class Feature:
         rank: 0 if a change reads like another test; 1 if it is the opposite, which wrong work often passes; 2 if a
             reader can recognise it.
         plain: The edit in texts without such a change: it writes the same value the same way.
+        told: How often the original is the best by a measure of fit.
     """
 
     kind: str
     edits: tuple[TextEdit, ...]
     rank: int = 0
     plain: TextEdit | None = None
+    told: float = 0.0
 
 
 class Text(NamedTuple):
@@ -133,6 +145,7 @@ def draw_texts(
     passing: Collection[int] = (),
     room: int = 0,
     returned: Returned | None = None,
+    issue: str = "",
 ) -> Drawn:
     """Draw changed texts of a function.
 
@@ -149,8 +162,10 @@ def draw_texts(
         passing: Lines of the statements that wrong work is known to pass.
         room: Number of texts that it may be, if that many are needed to have `count` that nobody can tell apart.
         returned: What wrong work is known to return.
+        issue: Text of the issue.
     """
-    found = list(_rows(function, source, rng, count, unfit, returned or {}))
+    language = Language(function, source, issue)
+    found = list(_rows(function, language, rng, count, unfit, returned or {}))
     known = {*passing, THE_END} if passing else set()
     told = [features for line, features in found if line in known]
     rows = [features for line, features in found if line not in known]
@@ -342,9 +357,10 @@ def _choose_features(rows: Sequence[Sequence[Feature]], count: int) -> list[Feat
     """Choose features whose values multiply to `count` or more, if the statements have as many.
 
     First come one of each statement, in random order, so that the place tells nothing; then more of the same
-    statements; then opposites; then changes that a reader can recognise.
+    statements; then opposites; then changes that a reader can recognise. Where the original fits better than all
+    changes, others come first.
     """
-    by_rank = [sorted(row, key=attrgetter("rank")) for row in rows]
+    by_rank = sorted([sorted(row, key=_order) for row in rows], key=lambda row: _order(row[0]) if row else ())
     found = sorted(filter(None, itertools.chain(*itertools.zip_longest(*by_rank))), key=attrgetter("rank"))
     chosen: list[Feature] = []
     size = 1
@@ -355,10 +371,15 @@ def _choose_features(rows: Sequence[Sequence[Feature]], count: int) -> list[Feat
     return chosen
 
 
+def _order(feature: Feature) -> tuple[int, int]:
+    return feature.rank, int(LEVELS * feature.told)
+
+
 def _rows(
-    function: Function, source: Source, rng: Random, count: int, unfit: Collection[str], returned: Returned
+    function: Function, language: Language, rng: Random, count: int, unfit: Collection[str], returned: Returned
 ) -> Iterator[tuple[int, list[Feature]]]:
     """Yield the line of each statement and its features, by one of its best changes."""
+    source = language.source
     found = [change for change in changes(function, source) if change.kind not in unfit]
     rng.shuffle(found)
     found.sort(key=partial(_rank, source=source))
@@ -368,8 +389,8 @@ def _rows(
         place = _find_innermost(spans, change)
         if place in seen:
             continue
-        found_here = _of_result(change, function, source, rng, count + 1, returned)  # one more for the cover
-        found_here = found_here or _of_change(change, function, source, rng, count + 1)
+        found_here = _of_result(change, function, language, rng, count + 1, returned)  # one more for the cover
+        found_here = found_here or _of_change(change, function, language, rng, count + 1)
         row = [feature for feature in found_here if feature.kind not in unfit]
         if row:
             seen.add(place)
@@ -377,9 +398,10 @@ def _rows(
 
 
 def _of_result(
-    change: Change, function: Function, source: Source, rng: Random, count: int, returned: Returned
+    change: Change, function: Function, language: Language, rng: Random, count: int, returned: Returned
 ) -> list[Feature]:
     """The features of an expected value, given what wrong work returns; none if that does not help."""
+    source = language.source
     if change.kind not in VALUED or change.line not in returned:
         return []
     on_line = [node for node in source.walk(function) if isinstance(node, ast.stmt) and node.lineno == change.line]
@@ -387,9 +409,13 @@ def _of_result(
     if expected is None:
         return []
     right, wrong = map(ast.literal_eval, returned[change.line])
-    values = other_results(right, wrong, Language.of(function, source), rng, count - 1)
     span = source.span(expected)
     quote = '"' if '"' in source.text(*span) else "'"
+
+    def measure(values: Sequence[Value]) -> list[Scores]:
+        return language.measure(*span, [written(value, quote) for value in values])
+
+    values = other_results(right, wrong, language, rng, count - 1, measure)
     plain = TextEdit(*span, written(right, quote))
 
     forgiven = [
@@ -397,8 +423,11 @@ def _of_result(
         for kind, edit in _forgivable(plain, right, quote, rng)
         if edit.text != written(wrong, quote)
     ]
-    edits = [TextEdit(*span, written(value, quote)) for value in values]
-    return [Feature("near-result", tuple(edits), 0, plain), *forgiven] if values else []
+    edits = tuple(TextEdit(*span, written(value, quote)) for value in values)
+    if not edits:
+        return []
+    original, *others = measure([right, *values])
+    return [Feature("near-result", edits, 0, plain, share_told(original, others)), *forgiven]
 
 
 def _forgivable(plain: TextEdit, right: Value, quote: str, rng: Random) -> Iterator[tuple[str, TextEdit]]:
@@ -429,46 +458,64 @@ def _find_innermost(statements: Sequence[tuple[int, int]], change: Change) -> tu
     return found
 
 
-def _of_change(change: Change, function: Function, source: Source, rng: Random, count: int) -> list[Feature]:
+def _of_change(change: Change, function: Function, language: Language, rng: Random, count: int) -> list[Feature]:
     """The features of a statement: near ones if the change is of a literal, else several draws of the change."""
+    source = language.source
     text = source.text(change.start, change.end)
     near: list[Feature] = []
     if change.kind in ("literal", "helper") and source.constant(text) is not None:
-        near = _inline_constant(change, source, rng, count)
+        near = _inline_constant(change, language, rng, count)
     elif change.kind in ("literal", "helper") and not _is_sought(function, source, change):
-        near = _list_near(text, change.start, source, rng, count)
+        near = _list_near(text, change.start, language, rng, count)
         siblings, ordered = _siblings(function, source, change)
         if ordered is not None:
             near.append(Feature("near-order", (ordered,)))
         for start, end in siblings:
-            near += _list_near(source.text(start, end), start, source, rng, count)
+            near += _list_near(source.text(start, end), start, language, rng, count)
         near = _order_features(near)
     elif change.kind == "pattern":
-        near = _list_near(text, change.start, source, rng, count) if PLAIN.fullmatch(text.strip("\"'")) else []
+        near = _list_near(text, change.start, language, rng, count) if PLAIN.fullmatch(text.strip("\"'")) else []
         near = [feature for feature in near if feature.kind != "near-word"]  # which right work may say too
-    return near or _draw_far(change, text, source, rng, count)
+    return near or _draw_far(change, text, language, rng, count)
 
 
-def _draw_far(change: Change, text: str, source: Source, rng: Random, count: int) -> list[Feature]:
+def _draw_far(change: Change, text: str, language: Language, rng: Random, count: int) -> list[Feature]:
     """Several draws of a change as one feature. Exceptions and types come from all builtins."""
-    rank = 2 if _appends(text) else min(2, _rank(change, source))
+    rank = 2 if _appends(text) else min(2, _rank(change, language.source))
     first = change.edit(rng)
     names = _other_builtins(change, first, text)
     if names:
-        edits = [first._replace(text=name) for name in rng.sample(names, min(len(names), count))]
+        edits = [first._replace(text=name) for name in names]
     else:
-        edits = [first, *[change.edit(rng) for _ in range(2 * count)]]
+        edits = [first, *[change.edit(rng) for _ in range(4 * count)]]
     drawn = {edit.text: edit for edit in edits if edit.text != text}
-    return [Feature(change.kind, tuple(drawn.values())[: count - 1], rank)] if drawn else []
+    return _choose_edits(Feature(change.kind, tuple(drawn.values()), rank), language, rng, count)
 
 
-def _inline_constant(change: Change, source: Source, rng: Random, count: int) -> list[Feature]:
+def _choose_edits(feature: Feature, language: Language, rng: Random, count: int) -> list[Feature]:
+    """The feature with the edits that are wanted, of which a random number fits better than the original.
+
+    If the original fits better than all, a reader may recognise it, so other features come first.
+    """
+    if feature.rank or not feature.edits:
+        return [replace(feature, edits=feature.edits[: count - 1])] if feature.edits else []
+    start, end, _ = feature.edits[0]
+    texts = [language.source.text(start, end), *[edit.text for edit in feature.edits]]
+    original, *others = language.measure(start, end, texts)
+    candidates = list(zip(others, range(len(others)), strict=True))
+    chosen = choose_fitting(original, candidates, rng, count - 1)
+    told = share_told(original, [others[number] for number in chosen])
+    return [replace(feature, edits=tuple([feature.edits[number] for number in chosen]), told=told)]
+
+
+def _inline_constant(change: Change, language: Language, rng: Random, count: int) -> list[Feature]:
     """The features of a constant whose value is written in place of its name."""
+    source = language.source
     value = source.constant(source.text(change.start, change.end))
     assert value is not None
     parts = [(source.text_of(part), source.span(part)[0]) for part in source.parts(value)]
     near = _order_features(
-        [feature for text, start in parts for feature in _list_near(text, start, source, rng, count)]
+        [feature for text, start in parts for feature in _list_near(text, start, language, rng, count)]
     )
     return [
         replace(
@@ -538,7 +585,7 @@ def _find_unrelated(classes: Mapping[str, type], expected: str) -> list[str]:
 # --- near changes ---------------------------------------------------------------------------------------------------
 
 
-def _list_near(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
+def _list_near(text: str, start: int, language: Language, rng: Random, count: int) -> list[Feature]:
     """The features of one literal: other numbers around it, or letters, digits and blanks of a string."""
     try:
         node = parse(text.strip(), "eval").body
@@ -549,13 +596,22 @@ def _list_near(text: str, start: int, source: Source, rng: Random, count: int) -
             return []
         case ast.Constant(value=int()) if text.isdigit() and len(text) < 15:
             numbers = [str(number) for number in _window(int(text), count)]
+            numbers += _find_numbers(text, language, count)
         case ast.Constant(value=float(value)) if re.fullmatch(r"\d{1,12}\.\d{1,12}", text):
             numbers = _float_window(value, text, count)
         case ast.Constant(value=str() | bytes()) if text.isascii():
-            return _in_string(text, start, source, rng, count)
+            return _in_string(text, start, language, rng, count)
         case _:
             return []
-    return [Feature("near-number", tuple(TextEdit(start, start + len(text), number) for number in numbers))]
+    edits = tuple(TextEdit(start, start + len(text), number) for number in dict.fromkeys(numbers))
+    return _choose_edits(Feature("near-number", edits), language, rng, count)
+
+
+def _find_numbers(text: str, language: Language, count: int) -> list[str]:
+    """Other numbers of the file and the issue with about as many digits, the nearest ones."""
+    known = (number for number in language.known_numbers if abs(len(number) - len(text)) < 2 and number != text)
+    found = [number for number in known if number == str(int(number))]
+    return sorted(found, key=lambda number: abs(int(number) - int(text)))[: MORE * count]
 
 
 def _window(value: int, count: int) -> list[int]:
@@ -579,20 +635,21 @@ def _float_window(value: float, text: str, count: int) -> list[str]:
     return sorted(found - {text})
 
 
-def _in_string(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
+def _in_string(text: str, start: int, language: Language, rng: Random, count: int) -> list[Feature]:
     """Words, numbers, letters, digits and blanks of a string, each a feature.
 
     Different kinds come first, and before all those that products forgive. A reader recognises another letter or case
     of a known word.
     """
     words: list[Feature] = []
-    for word in _in_words(text, start, source, rng, count):
+    for word in _in_words(text, start, language, rng, count):
         if not _overlaps(word, words, gap=1):
             words.append(word)
     chosen: list[Feature] = []
     for word, places in itertools.zip_longest(words, _choose_places(text, rng)):
         chosen += [word] if word else []
-        chosen += [_at_place(kind, text, place, start, rng) for kind, place in places or ()]
+        for kind, place in places or ():
+            chosen += _choose_edits(_at_place(kind, text, place, start, rng), language, rng, count)
         if len(chosen) >= MOST_FEATURES:
             break
     return chosen[:MOST_FEATURES]
@@ -636,33 +693,61 @@ def _at_place(kind: str, text: str, place: int, start: int, rng: Random) -> Feat
     return Feature(kind, (edit,), 2 if _is_in_word(text, place) else 0)
 
 
-def _in_words(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
-    """Whole words and numbers of a string, each with others as values."""
+def _in_words(text: str, start: int, language: Language, rng: Random, count: int) -> list[Feature]:
+    """Whole words and numbers of a string, each with others as values, and the string with others of the file."""
     found = []
     for at, body in _find_plain_bodies(text):
-        for match in re.finditer(r"(?<![A-Za-z0-9_])(?:[a-z]|[a-z]{4,9}|[0-9]{1,6})(?![A-Za-z0-9_])", body):
-            others = _draw_other_words(match[0], source, rng, count)
+        words = list(CHANGED.finditer(body))
+        for match in rng.sample(words, min(len(words), MOST_FEATURES)):
             place = start + at + match.start()
+            others = _find_other_words(match[0], place, language, rng, count)
             edits = tuple(TextEdit(place, place + len(match[0]), other) for other in others)
             fixed = FIXED.finditer(body)
             if edits and not any(part.start() < match.end() and match.start() < part.end() for part in fixed):
-                found.append(Feature("near-word", edits))
+                found += _choose_edits(Feature("near-word", edits), language, rng, count)
+        found += _in_whole(body, start + at, language, rng, count)
     rng.shuffle(found)
+    found.sort(key=_order)
     return found
 
 
-def _draw_other_words(word: str, source: Source, rng: Random, count: int) -> list[str]:
+def _in_whole(body: str, start: int, language: Language, rng: Random, count: int) -> list[Feature]:
+    """A string with others of the file and the issue that are made alike as values."""
+    kinds, own = token_classes(TOKEN.findall(body)), sorted(filter(str.isalnum, body.lower()))
+    others = [
+        other
+        for other in language.texts
+        if len(other) <= 2 * len(body) + 4
+        and not set(other) & set("\\'\"{}%\n")
+        and token_classes(TOKEN.findall(other)) == kinds
+        and sorted(filter(str.isalnum, other.lower())) != own
+    ]
+    if len(others) < 2 or not body.isascii() or FIXED.search(body):
+        return []
+    edits = tuple(TextEdit(start, start + len(body), other) for other in others if other.isascii())
+    return _choose_edits(Feature("near-word", edits), language, rng, count)
+
+
+def _find_other_words(word: str, place: int, language: Language, rng: Random, count: int) -> list[str]:
+    """Words or numbers in place of one: those that stand elsewhere beside its neighbours, and random ones."""
     if len(word) == 1 and word.isalpha():
-        return rng.sample([letter for letter in string.ascii_lowercase if letter != word], count - 1)
+        return [letter for letter in string.ascii_lowercase if letter != word]
+    beside = language.neighbours(place, place + len(word))
     if not word.isdigit():
-        others = [other for other in source.words if other != word and not keyword.iskeyword(other)]
+        known = [other for other in language.known_words if re.fullmatch("[a-z]{3,12}", other)]
+        others = [other for other in beside if other in known]
+        others += rng.sample(known, min(len(known), MORE * count))
+        others += [other for other in language.own_words if other in known]
+        others = [other for other in dict.fromkeys(others) if other != word and not keyword.iskeyword(other)]
         if (missing := count - 1 - len(others)) > 0:  # a short file
             others += rng.sample([name for name in MODULES if name != word and name not in others], missing)
-        return rng.sample(others, min(len(others), count - 1))
+        return others
     numbers = [str(number) for number in _window(int(word), count)]
+    numbers += [other for other in beside if other.isdecimal() and other.isascii() and len(other) <= 6]
+    numbers += _find_numbers(word, language, count)
     if len(word) > 1 and word[0] == "0":
-        return [number.zfill(len(word)) for number in numbers if len(number) <= len(word)]
-    return numbers
+        numbers = [number.zfill(len(word)) for number in numbers if len(number) <= len(word)]
+    return [number for number in dict.fromkeys(numbers) if int(number) != int(word)]
 
 
 def _find_plain_bodies(text: str) -> Iterator[tuple[int, str]]:

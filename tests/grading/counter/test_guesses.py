@@ -1,10 +1,14 @@
 """Tests of the texts of test functions: what tells the original from the others."""
 
+import re
+from collections import Counter
+from itertools import pairwise, product
 from random import Random
 from textwrap import dedent
 
 import pytest
 
+from swe_gym.grading.counter.language import FITS, choose_fitting, share_told
 from swe_gym.grading.counter.source import Source
 from swe_gym.grading.counter.texts import _window, draw_texts
 
@@ -60,3 +64,56 @@ def test_texts_that_hide_the_original_come_before_opposites() -> None:
         texts, effective = drawn('assert f() == "x" and g() is True', seed)
         assert effective >= COUNT // 2
         assert sum("is True" in text for text in texts) >= COUNT - 1
+
+
+ISSUE = "`render docs` prints 12 lines, as `render index` does. It should print 14."
+NEIGHBOURS = (
+    "def test_two():\n"
+    + "".join(
+        f'    assert f("{verb}") == "{verb} {name} {number}"\n'
+        for verb, name, number in product(("render", "check", "build"), ("docs", "index", "pages"), (11, 12, 14, 16))
+        if (verb, name, number) != ("render", "docs", 12)
+    )
+    + '\n\ndef test_one():\n    assert f("all") == "render docs 12"\n'
+)
+WORDS_AND_MARKS = re.compile(r"\w+|[^\w\s]")
+
+
+def count_unknown_pairs(text: str, known: str) -> int:
+    pairs = pairwise(WORDS_AND_MARKS.findall(text))
+    return len(set(pairs) - set(pairwise(WORDS_AND_MARKS.findall(known))))
+
+
+def test_the_original_is_seldom_the_text_whose_words_are_neighbours_elsewhere() -> None:
+    source = Source(NEIGHBOURS.encode())
+    function = source.function(("test_one",))
+    known = ISSUE + NEIGHBOURS.partition("def test_one")[0]
+    won = 0.0
+    for seed in range(60):
+        drawn_texts = draw_texts(function, source, Random(seed), COUNT, room=3 * COUNT, issue=ISSUE)
+        texts = [drawn_texts.common, *(text.edits for text in drawn_texts.texts if "near-case" not in text.kinds)]
+        scores = [count_unknown_pairs(source.cut(*source.span(function), edits), known) for edits in texts]
+        best = [score == min(scores) for score in scores]
+        won += best[0] / sum(best)  # a guess among equal ones
+    assert won <= 20
+
+
+def test_the_rank_of_the_original_among_the_chosen_is_random() -> None:
+    candidates = [((float(number),) * FITS + (float(-number), 0.0), number) for number in range(-30, 31) if number]
+    ranks = Counter(
+        sum(number > 0 for number in choose_fitting((0.0,) * (FITS + 2), candidates, Random(seed), 7))
+        for seed in range(400)
+    )
+    assert set(ranks) == set(range(8))
+    assert max(ranks.values()) <= 100
+
+
+def test_where_the_original_fits_best_equal_ones_are_chosen() -> None:
+    original = (1.0,) * (FITS + 2)
+    candidates = [(original, "equal")] * 3 + [((0.0,) * (FITS + 2), "worse")] * 20
+    for seed in range(20):
+        chosen = choose_fitting(original, candidates, Random(seed), 7)
+        assert chosen.count("equal") == 3
+        assert share_told(original, [(0.0,) * (FITS + 2)]) == 1
+        assert share_told(original, [original]) == 0.5
+        assert share_told(original, [original, (2.0,) * (FITS + 2)]) == 0

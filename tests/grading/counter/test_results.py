@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_gym.grading.counter.results import Language, are_alike, other_results, written
+from swe_gym.grading.counter.language import Language
+from swe_gym.grading.counter.results import are_alike, other_results, written
 from swe_gym.grading.counter.source import Source
 
 FILE = b"""
@@ -19,7 +20,7 @@ def test():
     assert f("2024-02-01") == ["rotor", "month", "ledger", "station", "deep", "number"]
 """
 SOURCE = Source(FILE)
-LANGUAGE = Language.of(SOURCE.function(("test",)), SOURCE)
+LANGUAGE = Language(SOURCE.function(("test",)), SOURCE)
 COUNT = 7
 
 PAIRS = {
