@@ -6,14 +6,16 @@ each measure, a random number of the chosen changes fit better than the original
 """
 
 import ast
+import contextlib
 import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from itertools import filterfalse, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import filterfalse, pairwise, repeat
+from operator import add, itemgetter, mul, sub
 from random import Random
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from .source import Function, Source, remembered
 
@@ -32,10 +34,15 @@ QUOTE = re.compile(r"([`'\"])([^`'\"\n]{1,80})\1")
 LARGEST = 1 << 17
 """Characters of a file or an issue that are read."""
 
+FIRST = itemgetter(0)
+
+LOGS = [math.log(0.1 + number) for number in range(2_000)]
+"""Weights of numbers of occurrences."""
+
 AROUND = 32
 """Characters before and after a change that are measured with it."""
 
-STEPS = 80
+STEPS = 160
 """Exchanges that are tried to give the original its ranks."""
 
 Scores: TypeAlias = tuple[float, ...]
@@ -48,34 +55,32 @@ T = TypeVar("T")
 
 
 class Counts(NamedTuple):
-    """How often the parts of a text occur, and which of them stand beside each other."""
+    """How often the parts of a text occur: words and marks, their neighbours, first letters and groups of letters."""
 
     tokens: Counter[str]
     pairs: Counter[tuple[str, str]]
     initials: Counter[tuple[str, str]]
-    letters: Counter[str]
+    twos: Counter[tuple[str, str]]
+    threes: Counter[tuple[str, str, str]]
 
 
 def _count(text: str) -> Counts:
     parts = PART.findall(text)
-    pairs = list(pairwise(parts))
-    letters = Counter([text[place : place + 3] for place in range(len(text) - 2)])
-    letters.update([text[place : place + 2] for place in range(len(text) - 1)])
-    return Counts(Counter(parts), Counter(pairs), Counter([(one[0], other[0]) for one, other in pairs]), letters)
+    initials = pairwise(map(FIRST, parts))
+    return Counts(*map(Counter, (parts, pairwise(parts), initials, pairwise(text), _threes(text))))
 
 
-def _add(one: Counts, other: Counts) -> Counts:
-    return Counts(
-        one.tokens + other.tokens,
-        one.pairs + other.pairs,
-        one.initials + other.initials,
-        one.letters + other.letters,
-    )
+def _copy(counts: Counts) -> Counts:
+    each: tuple[Counter[Any], ...] = counts
+    return Counts(*map(Counter, each))
 
 
-def _left(known: Counter[T], own: Counter[T]) -> dict[T, int]:
-    """How often parts occur elsewhere."""
-    return {part: max(0, known.get(part, 0) - number) for part, number in own.items()}
+def _pair(one: Counts, other: Counts) -> Iterator[tuple[Counter[Any], Counter[Any]]]:
+    return zip(one, other, strict=True)
+
+
+def _threes(text: str) -> Iterator[tuple[str, str, str]]:
+    return zip(text, text[1:], text[2:], strict=False)
 
 
 class Language:
@@ -104,7 +109,9 @@ class Language:
         self.numbers = sorted(set(re.findall(r"\d+", text)))
         self.pairs = _pairs_of(source.tree, source)
         self._function, self._start = text.encode(), source.span(function)[0]
-        self._known = _add(_counts_of(source.tree, source), _count_issue(issue[:LARGEST]))
+        self._known = _copy(_counts_of(source.tree, source))
+        for one, other in _pair(self._known, _count_issue(issue[:LARGEST])):
+            one.update(other)
         known = self._known.tokens
         self.own_words = sorted(set(PART.findall(text)))
         self.known_words = sorted([part for part in known if part.isalpha() and part.isascii()])
@@ -131,45 +138,47 @@ class Language:
     def measure(self, start: int, end: int, texts: Sequence[str]) -> list[Scores]:
         """Measure how well texts fit a place of the test, as if what stands there was unknown."""
         before, old, after = self._around(start, end)
-        own = _count(f"{before}{old}{after}")
-        known = self._known
-        tokens = _left(known.tokens, own.tokens)
-        pairs = _left(known.pairs, own.pairs)
-        initials = _left(known.initials, own.initials)
-        letters = _left(known.letters, own.letters)
-        in_test = {*PART.findall(before), *PART.findall(after)}.union(self.own_words) - {*PART.findall(old)}
+        in_test = {*PART.findall(before), *PART.findall(after), *self.own_words}.difference(PART.findall(old))
         found = []
-        for text in texts:
-            whole = f"{before}{text}{after}"
-            parts = PART.findall(whole)
-            both = list(pairwise(parts))
-            seen = [pairs[pair] if pair in pairs else known.pairs.get(pair, 0) for pair in both]
-            words = [tokens[part] if part in tokens else known.tokens.get(part, 0) for part in parts]
-            starts = [(one[0], other[0]) for one, other in both]
-            begun = [initials[pair] if pair in initials else known.initials.get(pair, 0) for pair in starts]
-            threes = [whole[place : place + 3] for place in range(len(whole) - 2)]
-            three = [letters[one] if one in letters else known.letters.get(one, 0) for one in threes]
-            two = [letters[one[:2]] if one[:2] in letters else known.letters.get(one[:2], 0) for one in threes]
-            numbers = [int(number) for number in NUMBER.findall(text)]
-            scores = (
-                -seen.count(0),
-                sum([math.log(0.1 + number) for number in seen]),
-                sum([math.log(0.1 + number) for number in words]),
-                sum([math.log((0.1 + one) / (0.1 + other)) for one, other in zip(three, two, strict=True)]),
-                -three.count(0),
-                sum([math.log(0.1 + number) for number in begun]),
-                len([part for part in PART.findall(text) if part in in_test]),
-                len(text),
-                max(numbers, default=0),
-            )
-            found.append(tuple([round(score, 6) for score in scores]))
+        with self._without(f"{before}{old}{after}") as known:
+            for text in texts:
+                whole = f"{before}{text}{after}"
+                parts = PART.findall(whole)
+                pairs = list(map(known.pairs.get, pairwise(parts), repeat(0)))
+                threes = list(map(known.threes.get, _threes(whole), repeat(0)))
+                scores = (
+                    -pairs.count(0),
+                    _sum_of_logs(pairs),
+                    _sum_of_logs(map(known.tokens.get, parts, repeat(0))),
+                    _sum_of_logs(threes) - _sum_of_logs(map(known.twos.get, pairwise(whole), repeat(0))),
+                    -threes.count(0),
+                    _sum_of_logs(map(known.initials.get, pairwise(map(FIRST, parts)), repeat(0))),
+                    sum(map(in_test.__contains__, PART.findall(text))),
+                    len(text),
+                    max(map(int, NUMBER.findall(text)), default=0),
+                )
+                found.append(tuple(map(round, scores, repeat(6))))
         return found
+
+    @contextlib.contextmanager
+    def _without(self, text: str) -> Iterator[Counts]:
+        """What is known apart from one occurrence of a text."""
+        own = _count(text)
+        for one, other in _pair(self._known, own):
+            one.subtract(other)
+        yield self._known
+        for one, other in _pair(self._known, own):
+            one.update(other)
 
     def _around(self, start: int, end: int) -> tuple[str, str, str]:
         """The text before a place of the test, that of the place, and the text after it."""
         before, old = self._function[: start - self._start], self._function[start - self._start : end - self._start]
         after = self._function[end - self._start :]
         return before.decode()[-AROUND:], old.decode(), after.decode()[:AROUND]
+
+
+def _sum_of_logs(numbers: Iterable[int]) -> float:
+    return sum(map(LOGS.__getitem__, map(max, map(min, numbers, repeat(len(LOGS) - 1)), repeat(0))))
 
 
 @remembered
@@ -218,10 +227,10 @@ def choose_fitting(original: Scores, candidates: Sequence[tuple[Scores, T]], rng
     sums = [sum([signs[number][place] for number in chosen]) for place in range(len(goals))]
     cost = sum([(one - goal) ** 2 for one, goal in zip(sums, goals, strict=True)])
     for _ in range(STEPS if left else 0):
-        old, new = rng.randrange(len(chosen)), rng.randrange(len(left))
-        out, into = signs[chosen[old]], signs[left[new]]
-        other = [one - less + more for one, less, more in zip(sums, out, into, strict=True)]
-        now = sum([(one - goal) ** 2 for one, goal in zip(other, goals, strict=True)])
+        old, new = int(rng.random() * len(chosen)), int(rng.random() * len(left))
+        other = list(map(sub, map(add, sums, signs[left[new]]), signs[chosen[old]]))
+        away = list(map(sub, other, goals))
+        now = sum(map(mul, away, away))
         if now <= cost:
             chosen[old], left[new], sums, cost = left[new], chosen[old], other, now
     return [candidates[order[number]][1] for number in chosen]
