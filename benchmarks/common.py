@@ -17,8 +17,7 @@ from swe_gym.grading import CounterOptions
 from swe_gym.grading.probe import forget
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.sandboxes.images import ImageStore
-from swe_gym.sandboxes.images.names import ImageName
-from swe_gym.sandboxes.images.sources import engine_source
+from swe_gym.sandboxes.images.sources import ImageName, engine_source
 from swe_gym.tasks.record import read_records
 from swe_gym.types import Task
 

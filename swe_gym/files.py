@@ -1,12 +1,21 @@
-"""Files that are whole at every moment: replaced atomically, or grown by lines of JSON that others read meanwhile."""
+"""Files on disk: replaced as a whole, grown by lines of JSON that others read meanwhile, or tables read row by row."""
 
 import contextlib
 import fcntl
+import gzip
+import itertools
 import json
+import lzma
+import math
 import os
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from .errors import MissingDependency, UsageError
+from .syntax import evaluate
+from .types import Json, JsonObject
 
 
 @contextlib.contextmanager
@@ -86,3 +95,194 @@ def _is_json(line: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+SUFFIXES = (".parquet", ".jsonl", ".json")
+
+COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+"""Suffix -> function that opens such a file."""
+
+GROUP = 200
+"""Rows of a parquet file that are held in memory together."""
+
+
+def load_arrow() -> Any:
+    """Import `pyarrow`.
+
+    Raises:
+        MissingDependency: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependency("parquet files need pyarrow: pip install 'swe-gym[parquet]'") from error
+    return pyarrow
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def scan_table(path: Path) -> Iterator[tuple[str, object]]:
+    """Yield position ("line 7", "row 7") and content of each row. If a row cannot be read, its content is the error.
+
+    Args:
+        path: A `.jsonl`, `.json` (a list, or one row) or `.parquet` file; the first two also as `.gz` or `.xz`.
+
+    Raises:
+        UsageError: The file is missing, or its suffix is unknown.
+        MissingDependency: A parquet file needs pyarrow.
+    """
+    suffix = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
+    if suffix not in SUFFIXES:
+        raise UsageError(f"{path}: the file name must end in {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise UsageError(f"file not found: {path}")
+    scan = {".jsonl": _scan_lines, ".json": _scan_json, ".parquet": _scan_parquet}[suffix]
+    unit, number = "line" if suffix == ".jsonl" else "row", 0
+    try:
+        for number, row in scan(path):
+            yield f"{unit} {number}", row
+    except (lzma.LZMAError, zlib.error, OSError, EOFError) as error:
+        yield f"{unit} {number + 1}", ValueError(f"cannot read the file: {error}")
+
+
+def _scan_lines(path: Path) -> Iterator[tuple[int, object]]:
+    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, _parse(line)
+
+
+def _scan_json(path: Path) -> Iterator[tuple[int, object]]:
+    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+        content = _parse(file.read())
+    yield from enumerate(content if isinstance(content, list) else [content], 1)
+
+
+def _scan_parquet(path: Path) -> Iterator[tuple[int, object]]:
+    arrow = load_arrow()
+    try:
+        with arrow.parquet.ParquetFile(path) as file:
+            yield from enumerate((row for batch in file.iter_batches(GROUP) for row in batch.to_pylist()), 1)
+    except arrow.ArrowException as error:
+        raise OSError(f"not a parquet file: {error}") from error
+
+
+def _parse(text: bytes) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        return ValueError(f"not JSON: {error}")
+    except RecursionError:
+        return ValueError("nested too deeply")
+
+
+# --- writing ----------------------------------------------------------------------------------------------
+
+
+def write_table(rows: Iterable[JsonObject], path: str | os.PathLike[str], *, schema: object = None) -> int:
+    """Write rows of JSON data to a file, one at a time. An existing file is replaced atomically; folders are made.
+
+    Args:
+        rows: The rows.
+        path: A `.jsonl`, `.json` or `.parquet` file.
+        schema: The pyarrow schema of a parquet file; None derives it from the first rows.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UsageError: The suffix is unknown, or a column of a parquet file would hold several types.
+        MissingDependency: A parquet file needs pyarrow.
+    """
+    file = Path(path)
+    writers: dict[str, Callable[..., int]] = {".parquet": _write_parquet, ".jsonl": _write_lines, ".json": _write_list}
+    if file.suffix not in writers:
+        raise UsageError(f"{file}: the file name must end in {', '.join(SUFFIXES)}")
+    if file.suffix == ".parquet":
+        load_arrow()  # may raise, before a folder is made
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as partial:
+        return writers[file.suffix](rows, partial, schema)
+
+
+def _write_lines(rows: Iterable[JsonObject], file: Path, _: object, *, between: str = "") -> int:
+    number = 0
+    with file.open("a", encoding="ascii") as out:
+        for number, row in enumerate(rows, 1):
+            out.write((between if number > 1 else "") + json.dumps(row) + "\n")
+    return number
+
+
+def _write_list(rows: Iterable[JsonObject], file: Path, _: object) -> int:
+    file.write_text("[\n")
+    count = _write_lines(rows, file, None, between=",")
+    with file.open("a") as out:
+        out.write("]\n")
+    return count
+
+
+def _write_parquet(rows: Iterable[JsonObject], file: Path, schema: object) -> int:
+    arrow, count = load_arrow(), 0
+    remaining = iter(rows)
+    group = list(itertools.islice(remaining, GROUP))
+    try:
+        table = arrow.Table.from_pylist(group, schema=schema)
+        with arrow.parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
+            while group:
+                writer.write_table(arrow.Table.from_pylist(group, schema=table.schema) if count else table)
+                count += len(group)
+                group = list(itertools.islice(remaining, GROUP))
+    except arrow.ArrowException as error:
+        raise UsageError(f"a column of these rows holds several types ({error}): write .jsonl instead") from error
+    return count
+
+
+# --- cells ------------------------------------------------------------------------------------------------
+
+
+def to_plain(value: Json) -> Json:
+    """Return a value as JSON would hold it: arrays of pandas become lists, NaN becomes None.
+
+    Raises:
+        ValueError: The value is nested too deeply, or its text is not Unicode.
+    """
+    try:
+        return _to_plain(value)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("invalid Unicode: half a surrogate pair") from None
+
+
+def _to_plain(value: Json) -> Json:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_to_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {_to_plain(key): _to_plain(part) for key, part in value.items()}
+    if isinstance(value, str):
+        value.encode()
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def decode_column(value: Json) -> Json:
+    """Return the value of a column that holds plain data in some revisions, JSON or a Python literal in others.
+
+    Raises:
+        ValueError: The value is text, but neither JSON nor a Python literal.
+    """
+    if not isinstance(value, str):
+        return value
+    return to_plain(_literal(value)) if value else None
+
+
+def _literal(text: str) -> Json:
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    try:
+        return evaluate(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise ValueError("neither JSON nor a Python literal") from None

@@ -1,4 +1,4 @@
-"""The list of sub-commands: one file of `swe_gym.cli` each, imported when it is chosen."""
+"""The list of sub-commands, each a function in a file of `swe_gym.cli` that is imported when it is chosen."""
 
 import enum
 import importlib
@@ -13,14 +13,14 @@ from typer.core import TyperGroup
 from . import ending_at_ctrl_c
 
 COMMANDS = {
-    "demo": ("demo:demo", "Play and grade the bundled tasks."),
+    "demo": ("play:demo", "Play and grade the bundled tasks."),
     "play": ("play:play", "Solve a task yourself."),
     "rollout": ("rollout:rollout", "Run many episodes; monitor, stop and resume them."),
     "eval": ("rollout:evaluate", "Evaluate a model: checks, a rollout, results."),
     "agents": ("agents:agents", "List agents and the size of their kits; build kits."),
     "view": ("view:view", "Show a run in the browser."),
     "runs": ("runs:runs", "List runs."),
-    "compare": ("compare:compare", "Compare runs over the same tasks."),
+    "compare": ("runs:compare", "Compare runs over the same tasks."),
     "report": ("view:report", "Write runs to HTML files."),
     "replay": ("export:replay", "Replay recorded actions and compare the results."),
     "export": ("export:export", "Convert trajectories to the format of another system."),
@@ -29,12 +29,12 @@ COMMANDS = {
     "certify": ("certify:certify", "Judge rewarded attempts anew, and certify what was found."),
     "regrade": ("certify:regrade", "Judge the attempts of a run anew, and compare the rewards."),
     "serve": ("serve:serve", "Offer an environment to trainers on other machines."),
-    "mcp": ("mcp:mcp", "Offer a task to an MCP client."),
+    "mcp": ("serve:mcp", "Offer a task to an MCP client."),
     "train": ("train:train", "Train a language model on an environment."),
     "doctor": ("doctor:doctor", "Report what works here, and how to fix what does not."),
     "tasks": ("tasks:app", "List, show, export, split and make tasks."),
     "images": ("images:app", "Manage the Docker images of tasks."),
-    "clean": ("clean:clean", "Remove sandboxes that dead clients left behind."),
+    "clean": ("doctor:clean", "Remove sandboxes that dead clients left behind."),
     "bench": ("bench:app", "Measure the cost of sandboxes and rollouts."),
 }
 """Command -> "module:function or Typer", and its line in the list of commands.

@@ -288,8 +288,7 @@ def test_nothing_draws_from_the_random_numbers_of_the_program_around_it() -> Non
 
 
 OF_ONE_BACKEND = {
-    "swe_gym.cli.images": "the images of a Docker engine, and the tools of AGS",
-    "swe_gym.cli.image_store": "the images of local sandboxes",
+    "swe_gym.cli.images": "the images of a Docker engine and of local sandboxes, and the tools of AGS",
 }
 """Commands that are about the images of one backend, and so import from its folder."""
 

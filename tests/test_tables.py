@@ -7,8 +7,17 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.files import append_lines, json_lines, replacing, whole_lines, write_text
-from swe_gym.tables import decode_column, scan_table, to_plain, write_table
+from swe_gym.files import (
+    append_lines,
+    decode_column,
+    json_lines,
+    replacing,
+    scan_table,
+    to_plain,
+    whole_lines,
+    write_table,
+    write_text,
+)
 
 ROWS: list[dict[str, Any]] = [{"id": number, "text": "naïve 字\u2028 " + "x" * number} for number in range(450)]
 

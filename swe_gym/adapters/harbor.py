@@ -12,10 +12,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from ..dockerfile import Dockerfile
 from ..errors import MissingDependency, Unsupported, unknown_name
 from ..sandboxes import Sandbox, SandboxSpec, as_user, load_backend, make_spec, write_tar
-from ..task_folder import TaskFolder
+from ..task_folder import Dockerfile, TaskFolder
 from ..types import ExecResult, JsonObject
 from .aio import in_thread
 

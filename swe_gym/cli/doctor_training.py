@@ -17,8 +17,8 @@ from packaging.version import Version
 from ..adapters import RowAgent
 from ..envs import check_sandbox
 from ..errors import MissingDependency, SweGymError, UsageError
+from ..files import scan_table
 from ..sandboxes import Finding, load_backend
-from ..tables import scan_table
 from ..types import Json, JsonObject
 
 DATASETS = "4.5"

@@ -43,9 +43,8 @@ from .preflight import (
     read_tasks,
     start_agent,
 )
-from .results import print_next, print_results
 from .rollout_config import FIELDS, RolloutConfig, make_config, nest_options
-from .rollout_display import display, print_report, tell_if_nothing_ran
+from .rollout_display import display, print_next, print_report, print_results, tell_if_nothing_ran
 
 CACHE = "--cache"
 

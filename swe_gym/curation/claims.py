@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..errors import UsageError
-from ..tables import scan_table
+from ..files import scan_table
 from ..trajectories import Trajectory, kind_of, parse_line
 from ..trajectories.run_folder import RUN, open_trajectories
 from ..types import Json, JsonObject, Verdict

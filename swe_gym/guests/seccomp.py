@@ -1,17 +1,25 @@
-"""A seccomp filter of system calls, for what namespaces, containers and Landlock do not isolate.
+"""What a sandbox may not do or see of the kernel: a seccomp filter of system calls, and masks of /proc and /sys.
 
-It is the same in every sandbox. It protects the runner, which is a process of the same user as the commands: a command
-that lowers its limits or its priority could end the sandbox. And it closes parts of the host that have no name in a
-file system: the user's keys, the kernel's log and counters, unusual sockets (those of virtual machines belong to no
-namespace) and, without an IPC namespace, shared memory and queues.
+The filter is for what namespaces, containers and Landlock do not isolate, and is the same in every sandbox. It protects
+the runner, which is a process of the same user as the commands: a command that lowers its limits or its priority could
+end the sandbox. And it closes parts of the host that have no name in a file system: the user's keys, the kernel's log
+and counters, unusual sockets (those of virtual machines belong to no namespace) and, without an IPC namespace, shared
+memory and queues.
 
 `ctypes` is imported late: not every Python has it.
+
+The files of `MASKED` tell of the machine, and so of other sandboxes: keys, memory maps, counts of open files. Those of
+`READ_ONLY` have one mode and owner for all sandboxes: whoever may change these can leave a message.
 """
 
 import collections
 import errno
 import os
 import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 LOAD, AND, JUMP_IF_EQUAL, RETURN = 0x20, 0x54, 0x15, 0x06
@@ -24,9 +32,6 @@ FAMILIES = (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)
 """Address families of sockets where each sandbox has a network of its own."""
 OF_A_PROCESS, OF_A_GROUP = 0, 1  # first argument of setpriority: what the second one names
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Calls = collections.namedtuple("Calls", "socket socketpair host ipc on_process setpriority ioprio_set")
 """Numbers of system calls.
@@ -149,3 +154,20 @@ def fail(number: int) -> bytes:
 def step(code: int, operand: int, skip_else: int = 0) -> bytes:
     """Return one BPF instruction."""
     return struct.pack("HBBI", code, 0, skip_else, operand)
+
+
+MASKED = """
+/proc/1/autogroup /proc/acpi /proc/allocinfo /proc/asound /proc/buddyinfo /proc/interrupts /proc/kcore /proc/key-users
+/proc/keys /proc/kmsg /proc/kpagecgroup /proc/kpagecount /proc/kpageflags /proc/latency_stats /proc/pagetypeinfo
+/proc/pressure /proc/sched_debug /proc/schedstat /proc/scsi /proc/slabinfo /proc/softirqs /proc/sys/fs/aio-nr
+/proc/sys/fs/dentry-state /proc/sys/fs/file-nr /proc/sys/fs/inode-nr /proc/sys/fs/inode-state /proc/sys/kernel/pty/nr
+/proc/sysrq-trigger /proc/timer_list /proc/timer_stats /proc/vmallocinfo /proc/zoneinfo /sys/devices/virtual/powercap
+/sys/firmware
+""".split()
+
+READ_ONLY = """
+bootconfig bus cgroups cmdline config.gz consoles cpu cpuinfo crypto devices diskstats dma driver dynamic_debug
+execdomains fb filesystems fs iomem ioports irq kallsyms loadavg lockdep lockdep_chains lockdep_stats lock_stat locks
+mdstat meminfo misc modules mtrr partitions stat swaps sys sysvipc tty uptime version version_signature vmstat xen
+""".split()
+"""Names in /proc, as far as kernels have them."""

@@ -55,7 +55,7 @@ from ..guests.runner import forwards, loop
 from ..types import Capabilities, Frozen
 from .base import Sandbox
 from .channel import RunnerChannel, SocketStream, reply_types
-from .runner_forward import SandboxForwards
+from .runner_sandbox import SandboxForwards
 from .types import Forward, Handler, SandboxSpec, parse_options
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from ..registry import Registry, parameters_of
 from ..registry import load as _load
 
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
+    from .base import ShuffledOrder as ShuffledOrder
     from .base import TaskSource as TaskSource
-    from .choice import ShuffledOrder as ShuffledOrder
-    from .choice import changed_lines as changed_lines
-    from .choice import split_by_repository as split_by_repository
+    from .base import changed_lines as changed_lines
+    from .base import split_by_repository as split_by_repository
     from .dataset import DatasetSource as DatasetSource
     from .exporters import TASK_EXPORTERS as TASK_EXPORTERS
     from .exporters import by_image as by_image

@@ -7,8 +7,7 @@ from ..errors import TaskError
 from ..types import ExitCode, FolderWorkspace, JsonMapping, Oracle, Task
 from . import r2e, swebench, swesmith
 from .base import ListedSource
-from .dataset import Columns, Text, Texts, read_columns, task_name
-from .rows import open_rows
+from .dataset import Columns, Text, Texts, open_rows, read_columns, task_name
 
 DATASETS: dict[str, Callable[..., Task]] = {
     "swebench": swebench.task_from_row,

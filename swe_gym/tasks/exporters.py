@@ -6,9 +6,8 @@ from itertools import chain
 from pathlib import Path
 
 from ..errors import UsageError
-from ..files import write_text
+from ..files import write_table, write_text
 from ..registry import Registry
-from ..tables import write_table
 from ..types import JsonMapping, JsonObject, Task, ToolSpec
 
 AGENT_NAME = "swe_gym"

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..errors import TaskError, UsageError
-from ..tables import SUFFIXES, load_arrow, scan_table, write_table
+from ..files import SUFFIXES, load_arrow, scan_table, write_table
 from ..types import FolderWorkspace, GitWorkspace, Json, JsonObject, TarWorkspace, Task
 from .base import ListedSource
 from .hub import fetch_files

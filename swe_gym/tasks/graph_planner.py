@@ -14,8 +14,7 @@ from pydantic import BeforeValidator
 from ..errors import TaskError, UsageError
 from ..types import Json, JsonMapping, JsonObject, Task
 from . import r2e
-from .dataset import AsObject, Columns, DatasetSource, Text, facts, read_columns, task_name
-from .rows import Key
+from .dataset import AsObject, Columns, DatasetSource, Key, Text, facts, read_columns, task_name
 from .swebench import SWEBenchSource
 
 

@@ -8,9 +8,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from ..dockerfile import Dockerfile
 from ..errors import TaskError, UsageError
-from ..task_folder import TaskFolder
+from ..task_folder import Dockerfile, TaskFolder
 from ..toml import resolve_variables
 from ..types import (
     Artifact,

@@ -6,15 +6,15 @@
 
 import fnmatch
 import importlib.util
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import MissingDependency, TaskError, UsageError
-from ..tables import SUFFIXES
+from ..files import SUFFIXES
 from ..threads import in_thread
 from ..types import JsonObject
-from .rows import is_of_split
 
 NEEDED = "datasets of the Hugging Face Hub need huggingface_hub: pip install 'swe-gym[hf]', or pass a file as path="
 
@@ -22,6 +22,11 @@ HINT = (
     "Set HF_ENDPOINT to a mirror, HF_HOME to a cache that holds it (with HF_HUB_OFFLINE=1), or HF_TOKEN for a gated "
     "dataset; or pass a local file as path="
 )
+
+
+def is_of_split(name: str, split: str) -> bool:
+    """Return whether a relative path names a split, as a word of the file name or as a folder."""
+    return re.search(rf"(?:^|[/._-]){re.escape(split)}(?:[/.-]|$)", name) is not None
 
 
 def check_hub() -> None:

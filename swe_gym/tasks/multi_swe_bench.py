@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from ..errors import TaskError
-from ..tables import decode_column
+from ..files import decode_column
 from ..types import Json, JsonMapping, JsonObject, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns, task_name
 from .swebench import TIMEOUT, touched_patterns

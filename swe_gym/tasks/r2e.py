@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from ..errors import TaskError
-from ..tables import decode_column
+from ..files import decode_column
 from ..types import ExpectedMap, JsonMapping, Oracle, Task, TestStatus
 from .dataset import Columns, DatasetSource, Object, Text, Texts, facts, read_columns, task_name
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationError
 
 from ..errors import TaskError, wrong_fields
-from ..tables import decode_column
+from ..files import decode_column
 from ..types import Json, JsonMapping, Task
 from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns
 from .swebench import (

@@ -14,8 +14,7 @@ from ..types import ToolResult
 from .base import Tool, ToolContext
 from .editing import moved_lines
 from .files import check_text, shown_path
-from .pdb_entrypoint import FORMS, parse_entrypoint
-from .pdb_session import Breakpoint, DebuggerReply, DebuggerSession, Position
+from .pdb_session import FORMS, Breakpoint, DebuggerReply, DebuggerSession, Position, parse_entrypoint
 from .shell import MAX_TIMEOUT, cap_timeout
 from .text import NOTE_ROOM, bound, clean, harmless, shorten
 

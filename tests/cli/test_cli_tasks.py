@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from swe_gym.curation.validation import TaskRecord, digest
-from swe_gym.tables import scan_table
+from swe_gym.files import scan_table
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import FileSource
 from swe_gym.types import JsonMapping, Task

@@ -23,8 +23,7 @@ from swe_gym.guests.protocol import (
     encode,
     fields_of,
 )
-from swe_gym.guests.runner.files import get_tar, put_tar, read_file, write_file
-from swe_gym.guests.runner.listing import list_files
+from swe_gym.guests.runner.files import get_tar, list_files, put_tar, read_file, write_file
 from swe_gym.guests.runner.loop import Loop
 
 SLEEP = Operation("sleep", {"timeout": "float"}, {})

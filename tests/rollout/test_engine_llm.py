@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from swe_gym.cli.common import open_console
-from swe_gym.cli.results import print_results
-from swe_gym.cli.rollout_display import progress_line
+from swe_gym.cli.rollout_display import print_results, progress_line
 from swe_gym.errors import UsageError
 from swe_gym.rollout.budget import RolloutBudget
 from swe_gym.rollout.engine import RolloutOptions, RolloutStopped, rollout

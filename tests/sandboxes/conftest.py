@@ -12,8 +12,7 @@ import pytest
 from swe_gym.cache import cache_folder
 from swe_gym.errors import SweGymError
 from swe_gym.sandboxes.images import ImageStore
-from swe_gym.sandboxes.images.names import ImageName
-from swe_gym.sandboxes.images.sources import engine_source
+from swe_gym.sandboxes.images.sources import ImageName, engine_source
 
 if TYPE_CHECKING:
     import docker

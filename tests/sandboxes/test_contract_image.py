@@ -20,8 +20,7 @@ from test_local_dies_with_us import below, table
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.sandboxes.images import ImageStore, StoredImage, copies_folder
-from swe_gym.sandboxes.images.names import ImageName
-from swe_gym.sandboxes.images.sources import Blob, ImageSource
+from swe_gym.sandboxes.images.sources import Blob, ImageName, ImageSource
 from swe_gym.sandboxes.local import problem
 from swe_gym.sandboxes.local.image import choose_overlay
 from swe_gym.testing import sandbox_contract

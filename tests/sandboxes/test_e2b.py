@@ -20,7 +20,7 @@ from swe_gym.errors import SandboxLost, Unsupported, UsageError
 from swe_gym.grading.probe import forget
 from swe_gym.sandboxes import BACKENDS, SandboxSpec
 from swe_gym.sandboxes.e2b import E2BOptions, E2BSandbox
-from swe_gym.sandboxes.e2b.options import resolve_access
+from swe_gym.sandboxes.e2b.sdk import resolve_access
 from swe_gym.tasks import load_source
 from swe_gym.types import PythonEnv
 

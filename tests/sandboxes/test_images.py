@@ -23,9 +23,8 @@ from servers.registry import MANIFEST, Registry, digest, layer
 
 from swe_gym.errors import MissingDependency, SandboxStartError, UsageError
 from swe_gym.sandboxes.images import ImageStore, StoredImage, copies_folder
-from swe_gym.sandboxes.images.names import MIRRORS, ImageName
-from swe_gym.sandboxes.images.ranges import range_of
-from swe_gym.sandboxes.images.sources import ArchiveSource, RegistrySource
+from swe_gym.sandboxes.images.sources import MIRRORS, ArchiveSource, ImageName, RegistrySource
+from swe_gym.sandboxes.images.store import range_of
 
 pytest.importorskip("docker", reason="fetching needs docker-py")
 zstandard = pytest.importorskip("zstandard")
@@ -175,16 +174,16 @@ def test_root_keeps_owners_and_devices(registry: Registry) -> None:
 MAP = """
 import os, sys
 from pathlib import Path
-from swe_gym.guests.local import linux, users
-from swe_gym.sandboxes.images.ranges import FILES, range_of
+from swe_gym.guests.local import linux
+from swe_gym.sandboxes.images.store import FILES, range_of
 os.setgroups([])
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))
 linux.prctl(linux.PR_SET_DUMPABLE, 1)  # the change of user took it away
 ranges = [range_of(name, Path(path)) for name, path in FILES.items()]
-users.enter(linux.CLONE_NEWNS, ranges)
-maps = [[int(number) for number in Path(f"/proc/self/{name}").read_text().split()] for name in users.MAPS]
-print(maps == [[0, int(sys.argv[1]), 1, 1, first, count] for _, first, count in ranges], users.has_one_user())
+linux.enter_user_namespace(linux.CLONE_NEWNS, ranges)
+maps = [[int(number) for number in Path(f"/proc/self/{name}").read_text().split()] for name in linux.MAPS]
+print(maps == [[0, int(sys.argv[1]), 1, 1, first, count] for _, first, count in ranges], linux.has_one_user())
 os.setgroups([7])
 os.setgid(8)
 os.setuid(9)

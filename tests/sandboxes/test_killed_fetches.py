@@ -22,7 +22,7 @@ pytest.importorskip("docker", reason="fetching needs docker-py")
 FETCHER = """
 import contextlib, json, os, signal, sys, threading, time
 from swe_gym.sandboxes.images import ImageStore, id_ranges
-from swe_gym.sandboxes.images.names import ImageName
+from swe_gym.sandboxes.images.sources import ImageName
 from swe_gym.sandboxes.images.sources import RegistrySource
 
 first = threading.Lock()

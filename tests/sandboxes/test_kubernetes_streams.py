@@ -18,7 +18,7 @@ from swe_gym.sandboxes.channel import SocketStream
 
 pytest.importorskip("kubernetes")
 
-from swe_gym.sandboxes.kubernetes.streams import AttachedStream, FrameReader, open_stream
+from swe_gym.sandboxes.kubernetes.api import AttachedStream, FrameReader, open_stream
 
 
 def frame(opcode: int, payload: bytes, *, final: bool = True) -> bytes:

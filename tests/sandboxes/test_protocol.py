@@ -29,8 +29,7 @@ from swe_gym.guests.protocol import (
 from swe_gym.sandboxes import Sandbox, SandboxSpec
 from swe_gym.sandboxes.channel import ByteStream, RunnerChannel, SocketStream
 from swe_gym.sandboxes.fake import empty_reply
-from swe_gym.sandboxes.runner_forward import SandboxForwards
-from swe_gym.sandboxes.runner_sandbox import RunnerSandbox, runner_source
+from swe_gym.sandboxes.runner_sandbox import RunnerSandbox, SandboxForwards, runner_source
 from swe_gym.types import Capabilities
 
 ANY_TEXT = st.text(st.characters(), max_size=30).map(lambda text: str(json.loads(json.dumps(text))))

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.errors import UsageError
-from swe_gym.tables import write_table
+from swe_gym.files import write_table
 from swe_gym.tasks import load_source
-from swe_gym.tasks.choice import changed_lines, split_by_repository
+from swe_gym.tasks.base import changed_lines, split_by_repository
 from swe_gym.tasks.exporters import verl_row
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swe_gym.tasks.choice import ShuffledOrder
+from swe_gym.tasks.base import ShuffledOrder
 
 
 @pytest.mark.parametrize("count", [1, 5, 14])

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from swe_gym.errors import TaskError, UsageError
-from swe_gym.tasks.rows import BATCH, is_of_split, open_rows
+from swe_gym.tasks.dataset import BATCH, open_rows
+from swe_gym.tasks.hub import is_of_split
 
 FORMATS = ("rows.jsonl", "rows.json", "rows.parquet")
 

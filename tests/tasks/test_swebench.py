@@ -9,7 +9,7 @@ import pytest
 from swe_gym.errors import TaskError, UsageError
 from swe_gym.grading.log_parsers import load_parser
 from swe_gym.tasks import load_source
-from swe_gym.tasks.rows import open_rows
+from swe_gym.tasks.dataset import open_rows
 from swe_gym.tasks.swebench import SWEBenchSource, task_from_row
 from swe_gym.types import Task
 

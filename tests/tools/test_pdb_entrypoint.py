@@ -1,7 +1,7 @@
 import pytest
 
 from swe_gym.errors import ToolError
-from swe_gym.tools.pdb_entrypoint import Entrypoint, parse_entrypoint
+from swe_gym.tools.pdb_session import Entrypoint, parse_entrypoint
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import MissingDependency, UsageError
-from swe_gym.tables import write_table
+from swe_gym.files import write_table
 from swe_gym.trajectories.formats import EXPORTERS, export_trajectories, import_trajectories
 from swe_gym.trajectories.formats.chat import conversation, to_preferences, to_sft
 from swe_gym.trajectories.formats.r2e import to_r2e

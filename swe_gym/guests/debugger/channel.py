@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from .breakpoints import Told
+    from .prompt import Told
 
 
 class DebuggerChannel:

@@ -16,8 +16,8 @@ from typing import Callable, Iterator, NoReturn
 from ..runner.processes import below_us, processes, send_signal
 from ..seccomp import restrict_calls
 from . import linux
+from .layers import copy_tree
 from .linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, let_go, libc, prctl, wait_for_end
-from .trees import copy_tree
 
 SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION, RULE_PATH_BENEATH = 1, 1

@@ -1,6 +1,7 @@
 """The namespace tier: a root file system and namespaces of its own, without root and without any program but Python.
 
 `launcher` calls it in a fresh, single-threaded process that becomes the sandbox. `layers` makes the writable files.
+What the sandbox sees and may change of the kernel (/proc, /sys and its switches) is limited here too.
 """
 
 import contextlib
@@ -13,10 +14,95 @@ import struct
 from typing import Callable, NoReturn
 
 from ..protocol import encode
-from ..seccomp import restrict_calls
-from . import egress, fallbacks, groups, kernel, layers, linux, users
+from ..seccomp import MASKED, restrict_calls
+from . import egress, groups, layers, linux
+from .layers import copy_file
 from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, Config, check, libc, mount
-from .trees import copy_file
+
+SYS_MOUNT_SETATTR = 442
+AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
+SWITCHES = ("sys", "bus", "fs", "irq")
+"""Names in /proc of what root may change by writing."""
+EMPTY = "/dev/shm/.empty"
+"""File of this sandbox; /dev/null may be the host's."""
+OWN_PID_MAX = (6, 14)
+"""First Linux on which each PID namespace has a `pid_max` of its own."""
+
+
+def set_read_only(target: str, *, wanted: bool = True, recursive: bool = True) -> bool:
+    """Make mounts read-only, or writable again; return whether this kernel can (Linux 5.12)."""
+    changes = (MOUNT_ATTR_RDONLY, 0) if wanted else (0, MOUNT_ATTR_RDONLY)
+    attributes = struct.pack("QQQQ", *changes, 0, 0)
+    depth = AT_RECURSIVE if recursive else 0
+    path = os.fsencode(target)
+    return not libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, depth, attributes, len(attributes))
+
+
+def make_read_only(target: str) -> None:
+    """Make a mount and the mounts below it read-only. Raises OSError if the kernel refuses."""
+    if set_read_only(target):
+        return
+    flags = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # these are locked and must be repeated
+    mount("", target, flags=MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | flags)
+
+
+def limit(pids: int, disk_mb: int) -> None:
+    """Forbid further user namespaces; cap processes and System V's shared memory, which no file system counts.
+
+    Every user may listen on every port, as container engines set it.
+
+    RLIMIT_NPROC does not bind the host's root, so the PID namespace is capped too. The kernel gives out numbers below
+    300 only once, so a sandbox that has used them has `pids` left.
+    """
+    limits = {"user/max_user_namespaces": 0, "kernel/shmall": disk_mb * 256, "net/ipv4/ip_unprivileged_port_start": 0}
+    if release() >= OWN_PID_MAX:  # before, it is the machine's
+        limits["kernel/pid_max"] = 300 + pids
+    for name, value in limits.items():
+        try:
+            with open("/proc/sys/" + name, "w") as file:
+                file.write(str(value))
+        except OSError:
+            pass  # an older kernel; see `capabilities.notes`
+
+
+def release() -> "tuple[int, ...]":
+    """Return the first two numbers of the kernel's version."""
+    return tuple(int(part) for part in os.uname().release.replace("-", ".").split(".")[:2] if part.isdigit())
+
+
+def protect_host() -> None:
+    """Hide what in /proc and /sys tells of the host, and freeze what reaches it: the host's root is root here."""
+    frozen = {name for name in SWITCHES if os.path.exists("/proc/" + name)}
+    if linux.is_host_root():
+        frozen |= files_of_all()
+    for name in frozen:
+        mount("/proc/" + name, "/proc/" + name, flags=MS_BIND | MS_REC)
+    mask()
+    if set_read_only("/proc"):
+        set_read_only("/proc", wanted=False, recursive=False)
+    else:
+        for name in frozen:
+            make_read_only("/proc/" + name)
+
+
+def mask() -> None:
+    """Mount an empty file or folder over what `MASKED` names."""
+    with open(EMPTY, "x"):
+        pass
+    for path in MASKED:
+        if os.path.isdir(path):
+            mount("tmpfs", path, "tmpfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k")
+        elif os.path.exists(path):
+            mount(EMPTY, path, flags=MS_BIND)
+    os.unlink(EMPTY)
+
+
+def files_of_all() -> "set[str]":
+    """Return the names in /proc of which the kernel keeps one mode for all sandboxes."""
+    masked = {path.split("/")[2] for path in MASKED if path.count("/") == 2}
+    with os.scandir("/proc") as entries:
+        return {entry.name for entry in entries if not (entry.name.isdigit() or entry.is_symlink())} - masked
+
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
@@ -103,7 +189,7 @@ class Root:
         else:
             self.write(target or path, "")
         mount(source, place, flags=MS_BIND | MS_REC)
-        kernel.make_read_only(place)
+        make_read_only(place)
 
     def overlay(self, path: str, target: "str | None" = None) -> None:
         """Mount a held host folder copy-on-write."""
@@ -166,8 +252,8 @@ def build(config: Config, files: "int | None", nodes: "int | None") -> None:
     devices(root, nodes)
     mount("proc", root.folder("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     root.enter()
-    kernel.limit(config["pids"], config["disk_mb"])
-    kernel.protect_host()
+    limit(config["pids"], config["disk_mb"])
+    protect_host()
     socket.sethostname("sandbox")
     raise_loopback()
 
@@ -282,10 +368,10 @@ def enter(config: Config) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ..
     files, nodes = layers.make_as_root(config)
     with egress.connected(config["pasta"]) as pasta:
         if config["overlay"] == "kernel":
-            users.enter(NAMESPACES, config["ranges"], everyone=config["image"])
+            linux.enter_user_namespace(NAMESPACES, config["ranges"], everyone=config["image"])
         else:
-            users.enter(linux.CLONE_NEWNS, config["ranges"])
-            fallbacks.make(config, not users.has_one_user())
+            linux.enter_user_namespace(linux.CLONE_NEWNS, config["ranges"])
+            layers.make_without_overlay(config, not linux.has_one_user())
             config["layers"] = []  # done
             check(libc.unshare(NAMESPACES), "unshare")
     group = groups.ControlGroup(config["group"], config["group_limits"]) if config["group"] else None
@@ -315,7 +401,7 @@ def become(user: str) -> None:
     unknown = ["", "", name, "0", "", "/"]
     entry = next((one for one in known if len(one) > 5 and name in (one[0], one[2])), unknown)
     os.environ["HOME"] = entry[5] or "/"
-    if user in ("root", "0") or users.has_one_user():
+    if user in ("root", "0") or linux.has_one_user():
         return
     groups = [line.rstrip("\n").split(":") for line in lines_of("/etc/group")]
     first = next((one[2] for one in groups if len(one) > 2 and group in (one[0], one[2])), group) or entry[3]

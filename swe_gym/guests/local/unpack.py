@@ -14,7 +14,7 @@ import sys
 import tarfile
 from decimal import Decimal
 
-from . import linux, users
+from . import linux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def main() -> None:
     task, folder, ranges = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     privileged = os.geteuid() == 0
     if not privileged:
-        users.enter(linux.CLONE_NEWNS, ranges)
+        linux.enter_user_namespace(linux.CLONE_NEWNS, ranges)
     enter(folder)
     if task == "unpack":
         Unpacker(owners=privileged or bool(ranges)).unpack(sys.stdin.buffer)
@@ -83,7 +83,7 @@ class Unpacker:
             remove(path)
             try:
                 os.mknod(path, stat.S_IFCHR, 0)
-            except PermissionError:  # before Linux 5.8, which cannot mount the overlay either; see `merge`
+            except PermissionError:  # before Linux 5.8, which cannot mount the overlay either; see `Merge`
                 os.mknod(os.path.join(folder, name))
         elif member.isdir():
             self.add_folder(path, member)

@@ -11,8 +11,7 @@ import time
 
 from ..protocol import EXEC
 from .loop import CHUNK, read_some
-from .processes import held, send_signal
-from .reaper import Leader, Reaper
+from .processes import Leader, Reaper, held, send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

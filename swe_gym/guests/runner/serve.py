@@ -11,13 +11,10 @@ import time
 
 from ..protocol import END_PROCESSES, GET_TAR, HELLO, MANIFEST, PUT_TAR, READ_FILE, WRITE_FILE
 from .commands import Commands
-from .files import get_tar, put_tar, read_file, write_file
+from .files import get_tar, list_files, put_tar, read_file, write_file
 from .forwards import Forwards
-from .listing import list_files
 from .loop import Loop
-from .memory import Memory
-from .processes import below_us, processes
-from .reaper import Reaper
+from .processes import Memory, Reaper, below_us, processes
 from .terminals import Terminals
 
 TYPE_CHECKING = False

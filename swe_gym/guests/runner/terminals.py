@@ -13,7 +13,7 @@ import time
 
 from ..protocol import PTY_CLOSE, PTY_OPEN, PTY_READ, PTY_SIGNAL, PTY_WRITE
 from .loop import read_some
-from .reaper import Leader, Reaper
+from .processes import Leader, Reaper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import docker.errors
 import docker.types
 
 from ...errors import SandboxClosed, SandboxLost, SandboxStartError
-from ...guests.masks import MASKED, READ_ONLY
+from ...guests.seccomp import MASKED, READ_ONLY
 from ...types import Capabilities, JsonMapping, JsonObject
 from ..channel import ByteStream
 from ..container import BOOT, NO_PYTHON_SAID, ContainerSandbox, boot_input, start_command

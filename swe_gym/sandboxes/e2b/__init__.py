@@ -21,7 +21,7 @@ from ..channel import LONGEST_WAIT, ByteStream
 from ..container import ContainerSandbox
 from ..types import Finding, SandboxSpec, demand_isolation, parse_options
 from .ags import Tools, ToolSettings
-from .options import AGS_DOMAIN, AGS_REGION, E2BOptions, is_ags
+from .sdk import AGS_DOMAIN, AGS_REGION, E2BOptions, is_ags
 from .service import Instance, check_service
 from .stream import ResumedStream
 

@@ -18,8 +18,20 @@ from ...guests.relay import GREETING
 from ..container import NO_PYTHON, start_command
 from ..runner_sandbox import runner_source
 from ..types import SandboxSpec
-from .options import E2BOptions, resolve_access, whole_seconds
-from .sdk import back_off, create_sandbox, in_time, is_a, is_final, judge, load_sdk, select_supported, status_of
+from .sdk import (
+    E2BOptions,
+    back_off,
+    create_sandbox,
+    in_time,
+    is_a,
+    is_final,
+    judge,
+    load_sdk,
+    resolve_access,
+    select_supported,
+    status_of,
+    whole_seconds,
+)
 from .stream import Cut, Gone
 
 log = logging.getLogger(__name__)

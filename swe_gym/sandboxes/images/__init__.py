@@ -1,9 +1,7 @@
 """Container images without a container engine: fetched and unpacked once, shared by all sandboxes."""
 
-from .names import ImageName
-from .ranges import id_ranges
-from .sources import ArchiveSource, ImageSource, engine_source
-from .store import ImageStore, StoredImage, copies_folder
+from .sources import ArchiveSource, ImageName, ImageSource, engine_source
+from .store import ImageStore, StoredImage, copies_folder, id_ranges
 
 __all__ = [
     "ArchiveSource",

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from ...errors import MissingDependency, SandboxStartError, UsageError
 from ...types import JsonObject
-from .names import DOCKER_HOSTS, DOCKER_HUB, ImageName, is_loopback
+from .sources import DOCKER_HOSTS, DOCKER_HUB, ImageName, is_loopback
 
 try:
     import docker.auth

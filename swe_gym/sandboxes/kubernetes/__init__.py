@@ -15,11 +15,10 @@ from ..container import ContainerSandbox, boot_input
 from ..runner_sandbox import runner_source
 from ..types import Finding, SandboxSpec, demand_isolation, parse_options
 from . import manifest, status
-from .api import Api, ApiError
+from .api import Api, ApiError, AttachedStream
 from .cluster import KubernetesCluster, shared_cluster
 from .manifest import KubernetesOptions
 from .pods import KEPT_SECONDS, diagnose, sweep_pods
-from .streams import AttachedStream
 from .watch import PodView
 
 __all__ = ["KubernetesOptions", "KubernetesSandbox"]

@@ -14,11 +14,10 @@ from ...cache import digest
 from ...errors import SandboxClosed, SandboxStartError
 from ...guard import Guard
 from ..gates import NEVER, Rate, add_jitter, gate, sleep
-from .api import Api, ApiError, Object, pods_path
+from .api import Api, ApiError, AttachedStream, Object, open_stream, pods_path
 from .manifest import CLAIM, RUN, ClusterOptions
 from .pods import KEPT_SECONDS, REQUEST_SECONDS, delete_pod, list_pods, start_guard, sweep_pods
 from .status import CONTAINER, READY, Waiting, judge, judge_refusal
-from .streams import AttachedStream, open_stream
 from .watch import PodView, PodWatch
 
 log = logging.getLogger(__name__)

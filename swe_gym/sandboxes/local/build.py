@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from ...dockerfile import read_steps
 from ...errors import FileError, SandboxStartError, Unsupported
 from ...guests import bundle
+from ...task_folder import read_steps
 from ...types import ExecResult, ImageBuild, JsonObject
 from ..base import Sandbox
 from ..container import start_command

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...cache import cache_folder, check_room
 from ...errors import SandboxError, Unsupported
 from ..images import ImageStore
-from ..images.names import ImageName
+from ..images.sources import ImageName
 from ..types import Finding, SandboxSpec
 from . import problem
 from .build import check_buildable

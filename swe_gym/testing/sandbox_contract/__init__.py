@@ -25,21 +25,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import MissingDependency, unknown_name
 from ...guests import protocol
-from . import (
-    backend,
-    channels,
-    commands,
-    deadlines,
-    files,
-    forwards,
-    hostile,
-    isolation,
-    life,
-    limits,
-    output,
-    terminals,
-    trees,
-)
+from . import bounds, commands, files, forwards, isolation, life, limits, terminals, trees
 from .case import Case, Opener, case
 
 if TYPE_CHECKING:
@@ -47,10 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CASES", "Case", "Opener", "case", "cases", "parametrize"]
 
-_MODULES = (
-    *(commands, files, trees, output, deadlines, terminals, forwards),
-    *(life, backend, isolation, channels, limits, hostile),
-)
+_MODULES = (commands, files, trees, bounds, terminals, forwards, life, isolation, limits)
 
 CASES: tuple[Case, ...] = tuple(
     value for module in _MODULES for value in vars(module).values() if isinstance(value, Case)
@@ -60,7 +43,7 @@ CASES: tuple[Case, ...] = tuple(
 EXERCISED: Mapping[str, Case] = {
     protocol.HELLO.name: commands.hello,
     protocol.EXEC.name: commands.hello,
-    protocol.END_PROCESSES.name: deadlines.commands_are_ended_from_another_thread,
+    protocol.END_PROCESSES.name: bounds.commands_are_ended_from_another_thread,
     protocol.READ_FILE.name: files.round_trip,
     protocol.WRITE_FILE.name: files.round_trip,
     protocol.PUT_TAR.name: trees.tar_round_trip,

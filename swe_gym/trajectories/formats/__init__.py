@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from ...errors import UsageError, wrong_fields
-from ...files import whole_lines
+from ...files import SUFFIXES, scan_table, whole_lines, write_table
 from ...registry import Registry
 from ...registry import load as _load
-from ...tables import SUFFIXES, scan_table, write_table
 from ...types import JsonObject
 from ..records import kind_of, parse_line
 from ..trajectory import Trajectory

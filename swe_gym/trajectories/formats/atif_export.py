@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import UsageError
-from ...files import write_text
-from ...tables import write_table
+from ...files import write_table, write_text
 from ...types import Json, JsonObject
 from ..trajectory import Segment, Trajectory, Turn, Usage
 from .atif import MAX_COUNT, OURS, WRITTEN, AtifDocument

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...actions import FORMATS, FoundCall, TooManyCalls, find_calls, render_call
-from ...tables import decode_column
+from ...files import decode_column
 from ...types import Json, JsonObject, ToolCall, ToolSpec
 from ..trajectory import PolicyInfo, Trajectory, Turn
 

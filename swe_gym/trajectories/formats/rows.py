@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from ...errors import UsageError
-from ...tables import load_arrow
+from ...files import load_arrow
 from ...types import Json, JsonObject
 from ..trajectory import Trajectory
 
