@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from ..dockerfile import IMAGE
 from ..errors import TaskError
+from ..task_folder import IMAGE
 from ..types import Json, JsonObject
 
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
