@@ -27,7 +27,7 @@ from swe_gym.gateway.agents import AGENTS
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies import make_players, make_policies
 from swe_gym.tasks import load_source
-from swe_gym.testing.openai_server import ModelReply, OpenAIServer
+from swe_gym.testing.openai_server import ModelReply, OpenAIServer, in_turn
 from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.types import JsonObject
 
@@ -83,9 +83,9 @@ def model_for(agent: str, task: str) -> tuple[Any, JsonObject]:
     kind = AGENTS.load(agent)
     if kind.shell[0]:
         return saying(*gold(task), *filter(None, [kind.ending])), {}
-    diff = load_source("toy").get(task).oracle.gold_patch
-    edit = ModelReply(f"```diff\n{diff[diff.index('--- a/') :]}```")
-    return lambda _: edit, {"arguments": ["--edit-format", "udiff"]}
+    files = load_source("toy").get(task).oracle.gold_patch.split("diff --git ")[1:]
+    edit = "\n".join(f"```diff\n{one[one.index('--- a/') :]}```\n" for one in files)
+    return in_turn(ModelReply(edit), *[ModelReply("Done.")] * 9), {"arguments": ["--edit-format", "udiff"]}
 
 
 def play_task(agent: str, task: str, settings: Any, mark: str) -> Trajectory:

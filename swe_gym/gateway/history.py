@@ -94,6 +94,13 @@ class AnsweredCall:
         """The answer that it continues or starts from."""
         return self.place.dropped or self.place.parent
 
+    def comes_from(self, other: AnsweredCall) -> bool:
+        """Return whether it continues or starts from an answer, directly or not."""
+        node: AnsweredCall | None = self
+        while node is not None and node is not other:
+            node = node.parent
+        return node is other
+
     @property
     def line(self) -> list[AnsweredCall]:
         """The answers of its conversation, from the first one to this one."""
@@ -230,8 +237,11 @@ class CallHistory:
             return None, ""
         if again := self._find_asked(key):
             return again.parent, "retry"
-        if source or known:
-            return (source, "compaction") if source else (known[max(known)], "edited_history")
+        last = known[max(known)] if known else None
+        if source and not (last and last.comes_from(source)):
+            return source, "compaction"
+        if last:
+            return last, "edited_history"
         texts = [text_of(message) for message in call.messages if message["role"] == "user"]
         source = next((node for node in reversed(self.nodes) if _asks(node, texts)), None)
         return source, "subagent" if source else "new_conversation"

@@ -210,16 +210,26 @@ def use_kit() -> Callable[[str], None]:
     return use
 
 
-@pytest.mark.parametrize(
-    "agent", ["mini", "claude-code", "qwen-code", "gemini-cli", "kimi-code", "kilo", "pi", "openhands"]
-)
+@pytest.mark.parametrize("agent", sorted(set(AGENTS) - {"aider", "command"}))
 def test_unmodified_agents_solve_a_task_without_network(agent: str, use_kit: Callable[[str], None]) -> None:
     use_kit(agent)
     found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
     assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
-    assert not any(
-        turn.info.get("segment") for turn in found.turns if turn.tool
-    )  # one conversation; a title may be late
+    started = [turn.info["segment"] for turn in found.turns if turn.tool and "segment" in turn.info]
+    assert started in ([], ["new_conversation"])  # one conversation, perhaps after a title
+
+
+@pytest.mark.parametrize("backend", ["docker", "kubernetes"])
+def test_unmodified_agents_work_in_containers(backend: str, use_kit: Callable[[str], None]) -> None:
+    use_kit("claude-code")
+    missing = [
+        name for name in ("SWE_GYM_TEST_IMAGE", "KUBECONFIG")[: 1 + (backend == "kubernetes")] if name not in os.environ
+    ]
+    if missing:
+        pytest.skip(f"no {backend}: {' and '.join(missing)} not set")
+    options = {"default_image": os.environ["SWE_GYM_TEST_IMAGE"]}
+    found = episode(saying(*gold()), "claude-code", {}, backend=backend, sandbox_options={"options": options})
+    assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
 
 
 def test_aider_edits_what_its_model_writes_and_leaves_no_files(use_kit: Callable[[str], None]) -> None:

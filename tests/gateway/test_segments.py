@@ -208,7 +208,7 @@ def test_a_plain_conversation_is_one_segment_with_versions_and_logprobs() -> Non
     assert segment.temperature == 0.7
     assert {version for version, mask in zip(segment.versions, segment.loss_mask, strict=True) if mask} == {0, 1, 2, 3}
     assert [turn.tool for turn in session.turns] == ["", "bash", "bash", ""]
-    assert [turn.parent for turn in session.turns] == [None] * 4
+    assert [turn.parent for turn in session.turns] == [None, None, 1, 2]
     assert session.turns[1].action == say(1)
     assert session.turns[1].thought == f"hm\n{'x' * 90}"
     assert session.report().usage.completion_tokens == sum(segment.loss_mask)
@@ -269,6 +269,22 @@ def test_a_segment_starts_for_a_reason_with_a_name(reason: str, parent: int) -> 
     session.close()
     assert session.turns[-1].parent == parent
     assert session.turns[-1].info["segment"] == reason
+
+
+def test_a_summary_that_is_edited_later_is_no_second_compaction() -> None:
+    """Qwen Code adds a reminder to the message with the summary, after the first call that had it."""
+    answers = ["ok", f"Summary: {'z' * 90}"]
+    sampler, generator = tokens(lambda number: answers[number] if number < 2 else call(f"ls {number}", "Next."))
+    session = Session(sampler)
+    agent = Agent(session)
+    summary = agent.ask(told(agent.ask(user("issue")), "Write a summary."))[-1]["content"]
+    first, *rest = told(agent.ask(user(f"{summary}\nGo on.")), "result")
+    agent.ask([*user(f"A reminder.\n{first['content']}"), *rest])
+    session.close()
+    assert session.reasons == {"compaction": 1, "edited_history": 1}
+    assert [turn.parent for turn in session.turns] == [None, None, 1, 2]
+    assert [message["content"] for message in session.report().messages][:1] == [f"A reminder.\n{summary}\nGo on."]
+    check(session, generator, {0, 1, 2, 3})
 
 
 SIDE_CALLS: list[tuple[bool, str, list[str], list[bool]]] = [

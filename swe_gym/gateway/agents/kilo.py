@@ -10,6 +10,7 @@ class Kilo(OpenCode):
     version = "7.7.9"
     program = "bin/kilo"
     prefix = "KILO"
+    quiet = {"KILO_DISABLE_CODEBASE_INDEXING": "1", "KILO_DISABLE_SESSION_INGEST": "1", "KILO_TELEMETRY_LEVEL": "off"}
 
     @property
     def kit(self) -> NpmKit:

@@ -18,6 +18,9 @@ class OpenCode(EquippedAgent):
     prefix: ClassVar[str] = "OPENCODE"
     """Start of the names of its variables; in lower case, the name of its folder."""
 
+    quiet: ClassVar[dict[str, str]] = {}
+    """Further variables, which stop what needs a network."""
+
     @property
     def kit(self) -> NpmKit:
         """See `Agent.kit`."""
@@ -38,6 +41,7 @@ class OpenCode(EquippedAgent):
             "small_model": model,
             "autoupdate": False,
             "share": "disabled",
+            "snapshot": False,  # would copy the repository before every step, for an undo that nobody asks for
             "permission": {"*": "allow"},
             "mcp": {name: _describe(one) for name, one in self.servers.items()},
         }
@@ -48,6 +52,7 @@ class OpenCode(EquippedAgent):
                 f"{self.prefix}_DISABLE_AUTOUPDATE": "1",
                 f"{self.prefix}_DISABLE_MODELS_FETCH": "1",
                 f"{self.prefix}_DISABLE_LSP_DOWNLOAD": "1",
+                **self.quiet,
                 **{f"XDG_{name}_HOME": f"{home}/{name.lower()}" for name in ("CONFIG", "DATA", "CACHE", "STATE")},
                 **self.env,
             },
