@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from swe_gym.testing.loopback import HttpAnswer
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 from swe_gym.train.collect import Collector, TrainSlot
 from swe_gym.train.config import EnvConfig, GenerationConfig
-from swe_gym.train.sft import demonstrating_agent
 from swe_gym.trajectories.formats.chat import to_sft
 from swe_gym.trajectories.trajectory import Trajectory
 
@@ -177,6 +176,7 @@ class Careful(Command):
 
 
 def test_an_agent_demonstrates_what_a_policy_would_do() -> None:
+    demonstrating_agent = pytest.importorskip("swe_gym.train.sft", exc_type=ImportError).demonstrating_agent  # torch
     env = EnvConfig(id="SWE/Toy-v0", agent="test_agents:Careful", agent_options=TINY)
     generation, template = GenerationConfig(max_context=200_000), ChatTemplate(ByteTokenizer())
     player = demonstrating_agent(env, generation, template, ByteTokenizer.end)
@@ -219,6 +219,21 @@ def test_unmodified_agents_solve_a_task_without_network(agent: str, use_kit: Cal
     assert started in ([], ["new_conversation"])  # one conversation, perhaps after a title
 
 
+@pytest.fixture
+def remove_volume() -> Iterator[None]:
+    """Removes what the Docker engine keeps of the tests' own kit of Claude Code."""
+    yield
+    with contextlib.suppress(ImportError, SandboxStartError):
+        from swe_gym.sandboxes.docker.engine import connect
+        from swe_gym.sandboxes.docker.owners import VOLUME_LABEL
+
+        kit = find_kit(make_agent("claude-code").kit)
+        with contextlib.closing(connect(None, 10.0)) as engine:
+            for one in engine.volumes({"label": f"{VOLUME_LABEL}={kit}"})["Volumes"]:
+                engine.remove_volume(one["Name"])
+
+
+@pytest.mark.usefixtures("remove_volume")
 @pytest.mark.parametrize("backend", ["docker", "kubernetes"])
 def test_unmodified_agents_work_in_containers(backend: str, use_kit: Callable[[str], None]) -> None:
     use_kit("claude-code")
