@@ -502,6 +502,9 @@ class RewardScript(Hidden):
         solve: Path of a script that solves the task; empty if there is none.
         solution: Files of the solution: absolute path -> content.
         solution_env: Variables of the script that solves the task.
+        steps: Steps of the task, played one after another in one sandbox, each with a script of its own. Of the other
+            fields, only `healthcheck` counts then.
+        final: Whether the reward of such a task is that of the last step played, not the mean.
     """
 
     kind: Literal["reward"] = "reward"
@@ -517,6 +520,34 @@ class RewardScript(Hidden):
     solve: str = ""
     solution: dict[str, FileContent] = {}
     solution_env: dict[str, str] = {}
+    steps: "tuple[TaskStep, ...]" = ()
+    final: bool = False
+
+
+class TaskStep(Hidden):
+    """A step of a task.
+
+    Attributes:
+        name: Name.
+        instruction: What the policy has to do.
+        time_limit: Seconds of the policy; None is the environment's.
+        files: Files that are added to the workdir before it: relative path -> content.
+        setup: Command that runs after that; empty if there is none.
+        healthcheck: Check that must pass then; None if there is none.
+        script: Its evaluation.
+        timeout: Seconds of the script.
+        min_reward: The task ends after this step unless it earns as much; None sets no condition.
+    """
+
+    name: str
+    instruction: str
+    time_limit: float | None = None
+    files: dict[str, FileContent] = {}
+    setup: str = ""
+    healthcheck: Healthcheck | None = None
+    script: RewardScript
+    timeout: float
+    min_reward: float | None = None
 
 
 Evaluation = Annotated[TestCommand | ExitCode | LogScript | ExpectedMap | RewardScript, Field(discriminator="kind")]
@@ -650,7 +681,10 @@ class Oracle(Hidden):
     @property
     def has_solution(self) -> bool:
         """Whether the task comes with a solution."""
-        return bool(self.in_place.solve if self.in_place else self.gold_patch)
+        script = self.in_place
+        if script is not None and script.steps:
+            return all(step.script.solve for step in script.steps)
+        return bool(script.solve if script else self.gold_patch)
 
     @property
     def fails_only(self) -> bool:

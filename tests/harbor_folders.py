@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.grading.in_place import run_solution
+from swe_gym.spaces import Info
 from swe_gym.tasks.harbor import HarborSource
 from swe_gym.types import FilesWorkspace, Task
 
@@ -76,6 +77,16 @@ def work(env: SweEnv, command: str) -> None:
         run_solution(env.task, env.sandbox)
     else:
         env.sandbox.exec(command)
+
+
+def submit(env: SweEnv, command: str) -> tuple[float, bool, bool, Info]:
+    """Run a command in the workdir of an episode, and submit; again in each further step of the task."""
+    ended = False
+    while not ended:
+        work(env, command)
+        _, reward, terminated, truncated, info = env.submit()
+        ended = terminated or truncated
+    return reward, terminated, truncated, info
 
 
 TO_REWARD = "if {}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt"
@@ -263,7 +274,26 @@ SHAPES = {
         refused="environment.mcp_servers = ['m']",
     ),
     "several steps": Shape(
-        {"task.toml": TOML + "[[steps]]\nname = 'first'\nmin_reward = 0.5\n"}, refused="steps = [{'name': 'first'"
+        {
+            "task.toml": TOML
+            + "[verifier.env]\nONE = '1'\n[[steps]]\nname = 'first'\nmin_reward = 1\n"
+            + "[[steps]]\nname = 'second'\n[steps.verifier]\ntimeout_sec = 60.0\nenv = {TWO = '2'}\n",
+            "instruction.md": None,
+            "tests/test.sh": None,
+            "tests/wanted": "new\n",
+            "steps/first/instruction.md": "Make x new.\n",
+            "steps/first/tests/test.sh": script(TO_REWARD.format("cmp -s /tests/wanted x.txt")),
+            "steps/second/instruction.md": "Add more.\n",
+            "steps/second/workdir/setup.sh": script("echo more > more.txt && [ ! -e /tests/wanted ]"),
+            "steps/second/tests/test.sh": script(
+                TO_REWARD.format('[ "$(tr -d \'\\n\' < x.txt) $ONE $TWO" = "newmore 1 2" ] && [ ! -e /tests/planted ]')
+            ),
+        },
+        "if [ -e more.txt ]; then cat more.txt >> x.txt; touch /tests/planted; else echo new > x.txt; fi",
+    ),
+    "steps with verifiers of their own": Shape(
+        {"task.toml": TOML + "[[steps]]\nname = 'first'\n[steps.verifier]\nenvironment_mode = 'separate'\n"},
+        refused="steps.0.verifier.environment_mode = 'separate'",
     ),
     "services": Shape(
         {"environment/docker-compose.yaml": "services: {}\n"}, refused="environment/docker-compose.yaml: "

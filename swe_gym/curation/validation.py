@@ -15,7 +15,7 @@ from ..errors import DiffError, GradingError, MissingInterpreter, SandboxError, 
 from ..files import append_lines
 from ..grading import CounterOptions, apply_diff, grade
 from ..grading.counter import NATURAL, Scope
-from ..grading.in_place import run_solution
+from ..grading.in_place import is_last, join_steps, run_solution
 from ..rollout import DriverLink, EpisodePool, Executor, Job
 from ..rollout.executors import open_executor
 from ..tasks import TaskRecord, TaskSource, digest, read_records
@@ -144,9 +144,13 @@ def _judge(group: SandboxGroup, *, solved: bool, counter: CounterOptions) -> tup
     sandbox = group.open_sealed()
     try:
         where = {"isolation": sandbox.capabilities.isolation, "image": sandbox.image_digest}
-        if solved:
-            run_solution(group.task, sandbox)
-        return group.judge_in_place(sandbox), where
+        verdicts: list[Verdict] = []
+        while not verdicts or not is_last(group.task, verdicts):
+            step = group.begin_step(sandbox, len(verdicts))
+            if solved:
+                run_solution(step, sandbox)
+            verdicts.append(group.judge_in_place(sandbox))
+        return join_steps(group.task, verdicts), where
     finally:
         group.drop(sandbox)
 

@@ -73,6 +73,7 @@ class EpisodeState:
         verdict: Verdict of the grader.
         reward: Reward of the verdict.
         patch: The graded work.
+        steps: Verdicts on the steps of the task that were judged before its end.
         already_passes: Whether the unchanged folder of a user's own task earns the reward.
         signs: Kinds of cheat signs, one entry per action and one per kind in the graded work.
         shown: Last turns.
@@ -97,6 +98,7 @@ class EpisodeState:
     verdict: Verdict | None = None
     reward: Reward | None = None
     patch: Patch | None = None
+    steps: list[Verdict] = dataclasses.field(default_factory=list)
     already_passes: bool = False
     signs: list[str] = dataclasses.field(default_factory=list)
     shown: collections.deque[ShownTurn] = dataclasses.field(

@@ -14,10 +14,14 @@ from ..errors import SandboxClosed, SandboxError, SandboxStartError
 from ..grading import Patch, apply_start, hidden_places, list_work, seal_workspace, take_patch
 from ..grading.in_place import (
     begin_in_place,
+    begin_step,
     begin_verifier,
+    clear_step,
     collect,
     grade_in_place,
     put_artifacts,
+    run_solution,
+    steps_of,
     take_artifacts,
 )
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool, WarmSandbox, gate, load_backend, make_spec
@@ -104,7 +108,7 @@ class SandboxGroup:
         pool: WarmPool | None = None,
         mounts: Mapping[str, str] | None = None,
     ) -> None:
-        self.task = task
+        self.task = self._step = task
         self._pool = pool
         self._kind = load_backend(backend)
         self.spec = task_spec(task, options, mounts)
@@ -150,17 +154,39 @@ class SandboxGroup:
             seal_workspace(self.task, sandbox)
         return sandbox
 
+    def begin_step(self, sandbox: Sandbox, number: int) -> Task:
+        """Prepare a step of the task, and return it as a task; see `begin_step`. It is judged next."""
+        begin_step(self.task, number, sandbox)
+        self._step = steps_of(self.task)[number]
+        return self._step
+
+    def solve_steps(self, sandbox: Sandbox, number: int) -> None:
+        """Bring a new sandbox to the beginning of a step, by the solutions of those before it.
+
+        Raises:
+            GradingError, TaskError: A step cannot begin, its solution fails, or its script writes no reward.
+            SandboxError: The sandbox was lost.
+        """
+        for before in range(number):
+            run_solution(self.begin_step(sandbox, before), sandbox)
+            self.judge_in_place(sandbox)
+        self.begin_step(sandbox, number)
+
     def judge_in_place(self, sandbox: Sandbox) -> Verdict:
         """Grade what a policy left in its sandbox by the task's script. A verifier of its own gets the artifacts only.
+
+        If the task has steps, the script is that of the step that was begun last.
 
         Raises:
             NoReward: The script gave no reward; see `grade_in_place`.
             TaskError: The verifier's sandbox cannot be prepared.
             SandboxError: A sandbox failed.
         """
-        collect(self.task, sandbox)
+        collect(self._step, sandbox)
         if self._verifier_spec is None:
-            return grade_in_place(self.task, sandbox)
+            if self._step is not self.task:
+                clear_step(self._step, sandbox)
+            return grade_in_place(self._step, sandbox)
         artifacts = take_artifacts(self.task, sandbox)
         self.drop(sandbox).result()  # before the next one starts, as in Harbor
         verifier = self._start_twice(self._verifier_spec)

@@ -24,12 +24,14 @@ from ..errors import (
     FileError,
     GradingError,
     SandboxError,
+    SandboxStartError,
+    TaskError,
     Unsupported,
     UsageError,
     unknown_name,
 )
 from ..grading import GRADERS, REWARDS, CounterOptions, Patch, grade, signs_in_call, signs_in_work
-from ..grading.in_place import NoReward, blame, for_policy
+from ..grading.in_place import NoReward, blame, for_policy, is_last, join_steps, steps_of
 from ..sandboxes import Sandbox, SandboxSpec, WarmPool
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..tasks import LocalSource, TaskRecord, TaskSource, check_source, doubt, read_records
@@ -271,7 +273,8 @@ class SweEnv(ToolEnv):
                 episode.failed(error)
                 self._release(episode)
             else:
-                self._end_if_due(episode)
+                if instruction := self._end_if_due(episode):
+                    observation = f"{observation.rstrip()}\n\n{instruction}\n".lstrip()
             observation = self._fit(observation)
             self._show(episode, action, observation)
             terminated = episode.outcome == "submitted"
@@ -411,7 +414,8 @@ class SweEnv(ToolEnv):
         """End the episode and grade the work, for a policy that works in `sandbox` itself instead of calling tools.
 
         Returns:
-            The result of a step, with an empty observation.
+            The result of a step, with an empty observation; if the task has a further step, with its instruction: the
+            episode continues.
 
         Raises:
             ResetNeeded: There is no running episode.
@@ -436,7 +440,8 @@ class SweEnv(ToolEnv):
     def _finish(self, limit: str) -> StepResult[str]:
         with self._turn_lock:
             episode = self._running()
-            self._judge(episode, limit)
+            if instruction := self._judge(episode, limit):
+                return instruction, 0.0, False, False, episode.info()
             return self._result(episode)
 
     def _result(self, episode: EpisodeState) -> StepResult[str]:
@@ -575,19 +580,20 @@ class SweEnv(ToolEnv):
         self._finalizer = weakref.finalize(self, _close_group, group, os.getpid())  # if nobody calls `close`
         try:
             sandbox = group.open_sealed()
+            step = group.begin_step(sandbox, 0) if task.oracle.in_place else task
             passes = self._already_passes(task, group, sandbox)
         except BaseException:
             group.close()
             raise
         now = time.monotonic()
         context = ToolContext(
-            sandbox=for_policy(task, sandbox),
+            sandbox=sandbox,
             eval_cmd=task.eval_cmd,
             eval_timeout=task.eval_timeout,
             max_output=self._config["max_observation"],
-            deadline=now + min(self._config["time_limit"], task.time_limit or math.inf),
         )
         episode = EpisodeState(task, group, sandbox, context, self._config["max_turns"], self._config["max_invalid"])
+        self._begin_work(episode, step)
         episode.already_passes = passes
         episode.seconds["start"] = now - started
         return episode
@@ -636,35 +642,74 @@ class SweEnv(ToolEnv):
             raise ActionError(f"The action has {len(action)} characters; at most {MAX_ACTION} are allowed.")
         return parse_action(action, self._specs, format=self._config["action_format"])
 
-    def _end_if_due(self, episode: EpisodeState) -> None:
-        """Grade if the policy submitted or a limit is reached; else make ready for it while the policy thinks."""
+    def _end_if_due(self, episode: EpisodeState) -> str:
+        """Grade if the policy submitted or a limit is reached; else make ready for it while the policy thinks.
+
+        Returns:
+            The instruction of the next step of the task, if one has begun.
+        """
         submitted = episode.result is not None and episode.result.submitted
         limit = "" if submitted else episode.limit_reached()
         if submitted or limit:
-            self._judge(episode, limit)
-        else:
-            episode.group.open_ahead()
+            return self._judge(episode, limit)
+        episode.group.open_ahead()
+        return ""
 
-    def _judge(self, episode: EpisodeState, limit: str) -> None:
-        """Grade and end the episode. `limit` is empty if the policy submitted."""
-        started = time.monotonic()
+    def _judge(self, episode: EpisodeState, limit: str) -> str:
+        """Grade and end the episode. `limit` is empty if the policy submitted.
+
+        Returns:
+            The instruction of the next step of the task, if there is one: the episode continues. Else an empty text.
+        """
+        started, instruction = time.monotonic(), ""
         try:
             if episode.task.oracle.in_place:
-                episode.verdict = self._judge_in_place(episode)
+                episode.verdict, instruction = self._judge_step(episode, limit)
             else:
                 episode.verdict = self._judge_patch(episode)
-            episode.reward = self._reward_of(episode.verdict)
+            if episode.verdict is not None:
+                episode.reward = self._reward_of(episode.verdict)
         except WORLD_ERRORS as error:
             episode.failed(error)
         except Exception as error:
             episode.failed(error)
             raise  # an error in a custom reward or grader: raise it to the user
         else:
-            episode.outcome = "agent_limit" if limit else "submitted"
-            episode.limit = limit
+            if episode.verdict is not None:
+                episode.outcome = "agent_limit" if limit else "submitted"
+                episode.limit = limit
         finally:
             episode.seconds["grading"] += time.monotonic() - started
-            self._release(episode)
+            if not instruction:
+                self._release(episode)
+        return instruction
+
+    def _judge_step(self, episode: EpisodeState, limit: str) -> tuple[Verdict | None, str]:
+        """Grade a step of the task, and begin the next one. A task without steps is its only one.
+
+        Returns:
+            The verdict on the task if it has ended, and the instruction of the next step if it has not.
+        """
+        task, verdicts = episode.task, episode.steps
+        verdicts.append(self._judge_in_place(episode))
+        if is_last(task, verdicts) or episode.sandbox.closed:
+            return join_steps(task, verdicts), ""
+        left = len(steps_of(task)) - len(verdicts)
+        if limit:
+            return join_steps(task, verdicts, missed=left), ""
+        try:
+            step = episode.group.begin_step(episode.sandbox, len(verdicts))
+        except SandboxStartError as error:
+            verdict = join_steps(task, verdicts, missed=left)
+            return verdict.model_copy(update={"notes": (*verdict.notes, str(error))}), ""
+        self._reset_tools()
+        self._begin_work(episode, step)
+        return None, step.problem_statement
+
+    def _begin_work(self, episode: EpisodeState, step: Task) -> None:
+        """Give the policy of a step its rights and its time."""
+        episode.context.sandbox = for_policy(step, episode.sandbox)
+        episode.context.deadline = time.monotonic() + min(self._config["time_limit"], step.time_limit or math.inf)
 
     def _judge_in_place(self, episode: EpisodeState) -> Verdict:
         """Grade the policy's sandbox. If the task's script gives it no reward, see whether it does for the solution."""
@@ -673,7 +718,13 @@ class SweEnv(ToolEnv):
         except NoReward as failure:
             episode.group.drop(episode.sandbox).result()  # nothing of the work may slow the other one down
             with episode.group.another() as fresh:
-                return blame(episode.task, failure, fresh, episode.group.judge_in_place)
+                number = len(episode.steps)
+                try:
+                    episode.group.solve_steps(fresh, number)
+                except (GradingError, TaskError) as error:
+                    text = f"{failure}\nWith its own solutions, the task does not get as far: {error}"
+                    raise GradingError(text) from error
+                return blame(steps_of(episode.task)[number], failure, fresh, episode.group.judge_in_place)
 
     def _judge_patch(self, episode: EpisodeState) -> Verdict:
         """Take the work out of the policy's sandbox, close it, and grade the work in fresh ones."""

@@ -123,6 +123,10 @@ class AgentEpisode(RecordedEpisode):
         return super().play(seed=seed, options=options)
 
     def _play_turns(self, observation: str, info: Info) -> None:  # noqa: ARG002  the agent gets the issue only
+        script = self._env.task.oracle.in_place
+        if script and script.steps:
+            text = f"task {self._env.task.task_id} has several steps, which agents in sandboxes cannot play"
+            raise PolicyError(f"{text}: choose a policy that calls tools", reason="agent")
         deadline = time.monotonic() + self._env.config["time_limit"]
         self._session = self._make_session()  # its clock starts now
         try:

@@ -22,11 +22,21 @@ from ..types import (
     RewardScript,
     SandboxNeeds,
     Task,
+    TaskStep,
     VerifierSandbox,
 )
 from .base import ListedSource
 from .dataset import facts, task_name
-from .harbor_config import Environment, HarborConfig, NetworkMode, is_root, read_config
+from .harbor_config import (
+    Environment,
+    HarborConfig,
+    HarborHealthcheck,
+    HarborStep,
+    NetworkMode,
+    Verifier,
+    is_root,
+    read_config,
+)
 
 CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 """A line at the start of an instruction that Harbor does not show."""
@@ -80,7 +90,8 @@ class HarborSource(ListedSource[Path]):
         place = str(item / "task.toml")
         config = read_config(folder.text("task.toml"), place)
         services = ("tests/docker-compose.yaml",) if config.verifier.separate else ()
-        for name in (*PLAYED_BY_HARBOR, *services):
+        of_steps = [f"steps/{step.name}/trajectory.json" for step in config.steps]
+        for name in (*PLAYED_BY_HARBOR, *services, *of_steps):
             if folder.has(name):
                 raise TaskError(f"{item}: {name}: not supported. Play this task with Harbor")
         dockerfile = Dockerfile(folder)
@@ -90,7 +101,7 @@ class HarborSource(ListedSource[Path]):
         tags = metadata.get("tags")
         return Task(
             task_id=task_id,
-            problem_statement=without_canary(folder.text("instruction.md")).strip(),
+            problem_statement=_instruction(folder, f"steps/{config.steps[0].name}/" if config.steps else ""),
             image=image,
             workdir=dockerfile.choose_workdir(config.environment.workdir or self._workdir),
             env=_fill_in(config.environment.env, self._variables, f"{place}: environment.env"),
@@ -98,7 +109,7 @@ class HarborSource(ListedSource[Path]):
             tags=tuple(map(str, tags)) if isinstance(tags, list) else config.task.keywords,
             metadata=_metadata(config),
             needs=needs.model_copy(update={"user": "root" if is_root(config.agent.user) else None, "build": build}),
-            time_limit=config.agent.timeout_sec,
+            time_limit=None if config.steps else config.agent.timeout_sec,
             oracle=Oracle(
                 gold_patch=_gold(folder),
                 evaluation=self._script_of(config, folder, place, task_id),
@@ -107,30 +118,63 @@ class HarborSource(ListedSource[Path]):
         )
 
     def _script_of(self, config: HarborConfig, folder: TaskFolder, place: str, task_id: str) -> RewardScript:
+        if config.steps:
+            return RewardScript(
+                healthcheck=_healthcheck(config.environment.healthcheck),
+                steps=tuple(self._step_of(step, config, folder, place) for step in config.steps),
+                final=config.multi_step_reward_strategy == "final",
+            )
         verifier, bundled = None, False
         if config.verifier.separate:
             verifier, bundled = self._verifier_of(config, folder, place, task_id)
         tests = {} if bundled else folder.tree("tests")
         if "test.sh" not in tests and not bundled:
             raise TaskError(f"file not found: {folder.path}/tests/test.sh")
-        solution = folder.tree("solution")
-        if "patch.diff" in solution and "solve.sh" not in solution:
-            solution["solve.sh"] = FileContent(data=APPLY.encode(), mode=0o755)
+        solution = _solution(folder, "solution")
         return RewardScript(
             script="/tests/test.sh",
             files={f"/tests/{name}": file for name, file in tests.items()},
-            collect=tuple(
-                CollectHook(command=hook.command, timeout=hook.timeout_sec, user=_user(hook.user))
-                for hook in config.verifier.collect
-            ),
+            collect=_hooks(config.verifier),
             verifier=verifier,
             env=_fill_in(config.verifier.env, self._variables, f"{place}: verifier.env"),
             user=_user(config.verifier.user),
             policy_user=None if is_root(config.agent.user) else _user(config.agent.user),
-            healthcheck=_healthcheck(config),
+            healthcheck=_healthcheck(config.environment.healthcheck),
             solve="/solution/solve.sh" if "solve.sh" in solution else "",
             solution={f"/solution/{name}": file for name, file in solution.items()},
             solution_env=_fill_in(config.solution.env, self._variables, f"{place}: solution.env"),
+        )
+
+    def _step_of(self, step: HarborStep, config: HarborConfig, folder: TaskFolder, place: str) -> TaskStep:
+        """Return a step: what it does not set is the task's."""
+        top = f"steps/{step.name}"
+        tests = {**folder.tree("tests"), **folder.tree(f"{top}/tests")}
+        if "test.sh" not in tests:
+            raise TaskError(f"file not found: {folder.path}/{top}/tests/test.sh")
+        files = folder.tree(f"{top}/workdir")
+        solution = _solution(folder, f"{top}/solution" if folder.has(f"{top}/solution") else "solution")
+        env = {**config.verifier.env, **step.verifier.env}
+        user = config.agent.user if step.agent.user is None else step.agent.user
+        script = RewardScript(
+            files={f"/tests/{name}": file for name, file in tests.items()},
+            collect=(*_hooks(config.verifier), *_hooks(step.verifier)),
+            env=_fill_in(env, self._variables, f"{place}: steps.{step.name}.verifier.env"),
+            user=_user(config.verifier.user if step.verifier.user is None else step.verifier.user),
+            policy_user=None if is_root(user) else _user(user),
+            solve="/solution/solve.sh" if "solve.sh" in solution else "",
+            solution={f"/solution/{name}": file for name, file in solution.items()},
+            solution_env=_fill_in(config.solution.env, self._variables, f"{place}: solution.env"),
+        )
+        return TaskStep(
+            name=step.name,
+            instruction=_instruction(folder, f"{top}/"),
+            time_limit=step.agent.timeout_sec or config.agent.timeout_sec,
+            files=files,
+            setup="bash ./setup.sh" if "setup.sh" in files else "",
+            healthcheck=_healthcheck(step.healthcheck),
+            script=script,
+            timeout=step.verifier.timeout_sec or config.verifier.timeout_sec,
+            min_reward=step.least,
         )
 
     def _verifier_of(
@@ -221,8 +265,25 @@ def _added_files(config: HarborConfig, folder: TaskFolder) -> dict[str, FileCont
     return folder.tree("environment") if added else {}
 
 
-def _healthcheck(config: HarborConfig) -> Healthcheck | None:
-    check = config.environment.healthcheck
+def _instruction(folder: TaskFolder, place: str) -> str:
+    return without_canary(folder.text(f"{place}instruction.md")).strip()
+
+
+def _solution(folder: TaskFolder, place: str) -> dict[str, FileContent]:
+    """Return the files of a solution, with a script if it is only a patch."""
+    solution = folder.tree(place)
+    if "patch.diff" in solution and "solve.sh" not in solution:
+        solution["solve.sh"] = FileContent(data=APPLY.encode(), mode=0o755)
+    return solution
+
+
+def _hooks(verifier: Verifier) -> tuple[CollectHook, ...]:
+    return tuple(
+        CollectHook(command=hook.command, timeout=hook.timeout_sec, user=_user(hook.user)) for hook in verifier.collect
+    )
+
+
+def _healthcheck(check: HarborHealthcheck | None) -> Healthcheck | None:
     if check is None:
         return None
     fields = check.model_dump()

@@ -7,6 +7,7 @@ only describe: a misspelt field, or one of a later version, could change what a 
 import posixpath
 import re
 import tomllib
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -229,6 +230,28 @@ class Verifier(Network):
         return self.environment_mode == "separate" or self.environment is not None
 
 
+class StepVerifier(Verifier):
+    """The table `verifier` of a step, whose time limit is the task's unless it has one."""
+
+    timeout_sec: Seconds | None = None  # type: ignore[assignment]  # a default of its own
+
+
+class HarborStep(Table):
+    """An entry of `steps`."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
+    agent: HarborAgent = HarborAgent()
+    verifier: StepVerifier = StepVerifier()
+    min_reward: float | dict[str, float] | None = None
+    healthcheck: HarborHealthcheck | None = None
+    artifacts: list[ArtifactEntry] = []
+
+    @property
+    def least(self) -> float | None:
+        """Least reward with which the task goes on."""
+        return self.min_reward.get("reward") if isinstance(self.min_reward, dict) else self.min_reward
+
+
 class Solution(Table):
     """The table `solution`."""
 
@@ -258,8 +281,8 @@ class HarborConfig(Table):
     environment: Environment = Environment()
     solution: Solution = Solution()
     source: str | None = None
-    multi_step_reward_strategy: str | None = None
-    steps: list[JsonObject] | None = None
+    multi_step_reward_strategy: Literal["mean", "final"] | None = None
+    steps: list[HarborStep] = []
     artifacts: list[ArtifactEntry] = []
 
     @model_validator(mode="before")
@@ -345,6 +368,7 @@ def read_config(text: str, place: str) -> HarborConfig:
 
 
 ONE_NETWORK = "a sandbox keeps the network that it starts with. Set environment.network_mode only"
+ONE_SANDBOX = "all steps are judged in the policy's sandbox. Play this task with Harbor"
 HARBOR_ONLY = "swe_gym has nothing like it. Play this task with Harbor"
 NO_SERVICES = "services of Docker Compose are not supported. Play this task with Harbor"
 
@@ -364,11 +388,31 @@ def _find_refused(config: HarborConfig) -> list[tuple[str, Json, str]]:
     known = ", ".join(VERSIONS)
     return [
         ("schema_version", _unless(config.schema_version in VERSIONS, config.schema_version), f"known: {known}"),
-        ("steps", config.steps, "multi-step tasks cannot be played. Make one task of each step"),
+        *_find_refused_in_steps(config),
         *_find_refused_in("environment", config.environment),
         *_find_refused_for_roles(config),
         *_find_refused_services(config),
     ]
+
+
+def _find_refused_in_steps(config: HarborConfig) -> Iterator[tuple[str, Json, str]]:
+    """Yield what is refused of the steps."""
+    names = [step.name for step in config.steps]
+    yield "steps", next((name for name in names if names.count(name) > 1), None), "two steps have this name"
+    if config.steps:
+        separate = config.verifier.separate or None
+        yield "verifier.environment_mode", separate and "separate", f"the task has steps: {ONE_SANDBOX}"
+    for number, step in enumerate(config.steps):
+        verifier, place = step.verifier, f"steps.{number}"
+        keys = sorted(step.min_reward.keys() - {"reward"}) if isinstance(step.min_reward, dict) else []
+        yield f"{place}.min_reward", keys, "only the value 'reward' is compared"
+        yield f"{place}.verifier.environment_mode", verifier.separate and "separate", ONE_SANDBOX
+        for role, table in (("agent", step.agent), ("verifier", verifier)):
+            mode = table.network_mode
+            yield f"{place}.{role}.network_mode", _unless(mode in (None, config.environment.mode), mode), ONE_NETWORK
+            yield f"{place}.{role}.allowed_hosts", table.allowed_hosts, ONE_NETWORK
+        for hook in verifier.collect:
+            yield f"{place}.verifier.collect.service", _unless(hook.service == MAIN, hook.service), NO_SERVICES
 
 
 def _find_refused_in(table: str, environment: Environment) -> list[tuple[str, Json, str]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harbor_folders import NAME, PLAYED, SHAPES, TOML, harbor_task, script, work
+from harbor_folders import LAST_TOML, NAME, PLAYED, SHAPES, TO_REWARD, TOML, harbor_task, script, submit
 
 from swe_gym.curation.validation import validate
 from swe_gym.envs.swe_env import SweEnv
@@ -42,8 +42,7 @@ def play(make: Callable[..., SweEnv]) -> Play:
     def play(command: str, **files: str | bytes | None) -> tuple[float, Info]:
         env = make(**files)
         env.reset()
-        work(env, command)
-        _, reward, terminated, truncated, info = env.submit()
+        reward, terminated, truncated, info = submit(env, command)
         assert terminated is info["reward_valid"] is not truncated, env.stats["failure"]
         return reward, info
 
@@ -273,3 +272,98 @@ def test_a_healthcheck_that_fails_too_often_ends_the_start(make: Callable[..., S
     check = "healthcheck = {command = 'echo why; exit 3', interval_sec = 0, retries = 2}\n"
     with pytest.raises(SandboxStartError, match=r"'echo why; exit 3' failed 2 times in a row: exit code 3"):
         make(**{"task.toml": TOML + check}).reset()
+
+
+# --- steps --------------------------------------------------------------------------------------------------
+
+
+def steps(toml: str = "", *, least: float = 0.0) -> dict[str, str | bytes | None]:
+    """Return the files of a task with two steps; the reward of the first is 0.5 or 1."""
+    return {
+        "task.toml": LAST_TOML.format(toml)
+        + f"[[steps]]\nname = 'first'\nmin_reward = {least}\n[[steps]]\nname = 'second'\n",
+        "instruction.md": None,
+        "solution/solve.sh": None,
+        "tests/test.sh": script(
+            "if [ $(wc -l < x.txt) = 2 ]; then echo 1; else echo 0.5; fi > /logs/verifier/reward.txt"
+        ),
+        "steps/first/instruction.md": "Add a line.\n",
+        "steps/first/solution/solve.sh": script("echo new >> x.txt"),
+        "steps/second/instruction.md": "Tell that it is done.\n",
+        "steps/second/workdir/given.txt": "given\n",
+        "steps/second/tests/test.sh": script(TO_REWARD.format("[ -e done ] && [ ! -e /tests/planted ]")),
+        "steps/second/solution/solve.sh": script("[ -e given.txt ] && touch done"),
+    }
+
+
+SUBMIT = '{"name": "submit", "arguments": {}}'
+
+
+@pytest.mark.parametrize(
+    ("toml", "least", "commands", "reward"),
+    [
+        ("", 0.0, ["echo new >> x.txt", "touch done"], 1.0),
+        ("", 0.0, ["echo new >> x.txt; touch done; ! [ -e given.txt ]", "touch /tests/planted"], 1.0),
+        ("", 0.0, ["true", "touch done"], 0.75),
+        ("", 0.6, ["true"], 0.5),
+        ("", 0.5, ["true", "true"], 0.25),
+        ("multi_step_reward_strategy = 'final'", 0.0, ["echo new >> x.txt", "true"], 0.0),
+        ("multi_step_reward_strategy = 'final'", 0.6, ["true"], 0.5),
+    ],
+)
+def test_steps_are_judged_one_after_another(
+    make: Callable[..., SweEnv], toml: str, least: float, commands: list[str], reward: float
+) -> None:
+    env = make(**steps(toml, least=least))
+    observation, _ = env.reset()
+    assert observation.startswith("Add a line.")
+    for number, command in enumerate(commands, start=1):
+        assert env.sandbox.exec(command).ok
+        observation, earned, terminated, truncated, info = env.step(SUBMIT)
+        assert (terminated, truncated) == (number == len(commands), False), env.stats["failure"]
+        assert terminated or (earned, "Tell that it is done." in observation) == (0.0, True)
+    assert (earned, info["resolved"], info["reward_valid"]) == (reward, reward == 1.0, True)
+
+
+def test_steps_that_a_limit_cuts_off_count_as_0(make: Callable[..., SweEnv]) -> None:
+    env = make({"max_turns": 1}, **steps())
+    env.reset()
+    env.sandbox.exec("echo new >> x.txt")
+    _, reward, terminated, truncated, info = env.step('{"name": "bash", "arguments": {"command": "true"}}')
+    assert (reward, terminated, truncated, info["limit"]) == (0.5, False, True, "turns")
+    assert env.verdict is not None
+    assert "step 'second' was not played" in env.verdict.notes
+
+
+def test_work_that_keeps_a_step_from_its_start_or_its_reward_earns_0_for_it(make: Callable[..., SweEnv]) -> None:
+    env = make(**{**steps(), "steps/second/workdir/setup.sh": script("[ ! -e spoilt ]")})
+    env.reset()
+    env.sandbox.exec("echo new >> x.txt; touch spoilt")
+    _, reward, terminated, _, _ = env.submit()
+    assert (reward, terminated) == (0.5, True)
+    env.reset()
+    env.sandbox.exec("echo new >> x.txt")
+    assert env.submit()[2:4] == (False, False)
+    env.sandbox.exec("rm -rf /logs && touch /logs")
+    _, reward, terminated, _, info = env.submit()
+    assert (reward, terminated, info["reward_valid"]) == (0.5, True, True), env.stats["failure"]
+
+
+def test_a_setup_that_always_fails_is_no_reward(make: Callable[..., SweEnv]) -> None:
+    env = make(**{**steps(), "steps/first/workdir/setup.sh": script("exit 3")})
+    with pytest.raises(SandboxStartError, match="step 'first': its setup failed"):
+        env.reset()
+
+
+def test_solutions_of_steps_are_validated_and_played(make: Callable[..., SweEnv]) -> None:
+    env = make(**steps())
+    (record,) = validate(env.source, times=1)
+    assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
+    policy = GoldPolicy(env)
+    observation, info = env.reset()
+    policy.reset(info)
+    ended = False
+    while not ended:
+        observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
+        ended = terminated or truncated
+    assert (reward, terminated) == (1.0, True), env.stats["failure"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script, work
+from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script, submit
 
 from swe_gym.cli.preflight import check_sandboxes
 from swe_gym.curation.harbor import export_harbor
@@ -37,8 +37,7 @@ def play(folder: Path, image: str, backend: str, command: str, files: Files) -> 
     env = SweEnv("harbor", {"path": str(folder), **given}, backend=backend, tools=["bash", "submit"])
     try:
         env.reset()
-        work(env, command)
-        _, reward, _, _, info = env.submit()
+        reward, _, _, info = submit(env, command)
         assert info["reward_valid"], env.stats["failure"]
         return reward, info
     finally:

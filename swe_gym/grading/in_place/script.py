@@ -5,7 +5,7 @@ import math
 import posixpath
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ...errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
 from ...sandboxes import Sandbox, UserSandbox, as_user
@@ -21,6 +21,8 @@ LOG_FILE = "test-stdout.txt"
 LARGEST_REWARD_FILE = 1 << 16
 LARGEST_LOG = 16 << 20
 SETUP_TIMEOUT = 60.0
+SETUP_SECONDS = 3600.0
+"""Seconds of a step's setup. Harbor sets no limit."""
 
 SOLUTION_LOG = "/logs/agent/oracle.txt"
 FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
@@ -61,10 +63,12 @@ def begin_in_place(task: Task, sandbox: Sandbox) -> None:
         SandboxError: The sandbox failed.
     """
     script = _script_of(task)
-    users = {f"verifier.collect: user = {hook.user}": hook.user for hook in script.collect}
-    users[f"agent.user = {script.policy_user!r}"] = script.policy_user
-    if script.verifier is None:
-        users[f"verifier.user = {script.user!r}"] = script.user
+    users: dict[str, str | None] = {}
+    for one in (script, *(step.script for step in script.steps)):
+        users |= {f"verifier.collect: user = {hook.user}": hook.user for hook in one.collect}
+        users[f"agent.user = {one.policy_user!r}"] = one.policy_user
+        if one.verifier is None:
+            users[f"verifier.user = {one.user!r}"] = one.user
     _prepare(task, sandbox, task.needs.files, users)
     if script.healthcheck:
         wait_until_healthy(script.healthcheck, sandbox)
@@ -79,6 +83,84 @@ def begin_verifier(task: Task, sandbox: Sandbox) -> None:
     script = _script_of(task)
     files = script.verifier.needs.files if script.verifier else {}
     _prepare(task, sandbox, files, {f"verifier.user = {script.user!r}": script.user})
+
+
+def steps_of(task: Task) -> list[Task]:
+    """Return the steps of a task, each as a task of its own; a task without steps is its only one."""
+    script = task.oracle.in_place
+    if script is None or not script.steps:
+        return [task]
+    return [
+        task.model_copy(
+            update={
+                "problem_statement": step.instruction,
+                "time_limit": step.time_limit,
+                "oracle": task.oracle.model_copy(update={"evaluation": step.script, "timeout": step.timeout}),
+            }
+        )
+        for step in script.steps
+    ]
+
+
+def begin_step(task: Task, number: int, sandbox: Sandbox) -> None:
+    """Prepare a sandbox for a step of its task: remove what judging the one before left, add files, run the setup.
+
+    Raises:
+        SandboxStartError: The setup or the healthcheck fails.
+        SandboxError: The sandbox was lost.
+    """
+    script = task.oracle.in_place
+    if script is None or not script.steps:
+        return
+    step, as_policy = script.steps[number], for_policy(steps_of(task)[number], sandbox)
+    if number:
+        clear_step(steps_of(task)[number - 1], sandbox)
+    put_files({posixpath.join(sandbox.workdir, name): file for name, file in step.files.items()}, sandbox)
+    where = f"task {task.task_id}: step {step.name!r}"
+    if step.setup:
+        done = as_policy.exec(step.setup, timeout=SETUP_SECONDS, merge=True)
+        if not done.ok:
+            text = f"{where}: its setup failed: {done.describe()}"
+            raise SandboxStartError(text, reason="setup", retryable=True, detail=done.text[-2000:])
+    if step.healthcheck:
+        wait_until_healthy(step.healthcheck, as_policy)
+
+
+def clear_step(task: Task, sandbox: Sandbox) -> None:
+    """Empty the folders of a step's tests and reward, as Harbor does before and after its script."""
+    script = _script_of(task)
+    folders = shlex.join([script.rewards, posixpath.dirname(script.script)])
+    command = f"rm -rf {folders} && mkdir -p {folders} && chmod 777 {shlex.quote(script.rewards)}"
+    sandbox.exec(command, cwd="/", timeout=SETUP_TIMEOUT)
+
+
+def is_last(task: Task, verdicts: Sequence[Verdict]) -> bool:
+    """Whether the step of the last verdict ends the task: there is none after it, or it earned too little."""
+    steps = _script_of(task).steps
+    least = steps[len(verdicts) - 1].min_reward if steps else None
+    return len(verdicts) >= len(steps) or (least is not None and (verdicts[-1].score or 0.0) < least)
+
+
+def join_steps(task: Task, verdicts: Sequence[Verdict], *, missed: int = 0) -> Verdict:
+    """Return the verdict on a task by those on its steps.
+
+    Args:
+        task: The task.
+        verdicts: One for each step that was played.
+        missed: Number of further steps that count as 0: the work ended before them, or made them impossible.
+    """
+    script = _script_of(task)
+    if not script.steps:
+        return verdicts[-1]
+    scores = [verdict.score or 0.0 for verdict in verdicts] + [0.0] * missed
+    score = scores[-1] if script.final else sum(scores) / len(scores)
+    names = [step.name for step in script.steps]
+    notes = [f"step {name!r}: {verdict.score or 0.0:g}" for name, verdict in zip(names, verdicts, strict=False)]
+    notes += [f"step {name!r} was not played" for name in names[len(verdicts) :]]
+    reason = "" if score == 1.0 else f"the steps of the task gave the reward {score:g}"
+    resolved = score == 1.0 and len(verdicts) == len(names)
+    update = {"resolved": resolved, "score": score, "reason": reason, "notes": (*verdicts[-1].notes, *notes)}
+    return verdicts[-1].model_copy(update=update)
 
 
 def _prepare(task: Task, sandbox: Sandbox, files: Mapping[str, FileContent], users: Mapping[str, str | None]) -> None:
@@ -107,7 +189,7 @@ def _check_user(task: Task, field: str, user: str, sandbox: Sandbox, *, is_root:
             f"task {task.task_id}: {field}, and the image's user is not root, who alone can run commands as another "
             "user: use an image whose user is root"
         )
-    tried = sandbox.exec(as_user(user, ["true"]), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    tried = sandbox.exec(_as_user(user, "true"), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
     if not tried.ok:
         raise TaskError(f"task {task.task_id}: {field}: {tried.text.strip()[-500:]}")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import gymnasium
 
 from ...envs import SweEnv
-from ...grading.in_place import put_solution, solve_command
+from ...grading.in_place import put_solution, solve_command, steps_of
 from ...spaces import Info
 from ...tasks import expert_calls
 from ...types import RewardScript, ToolCall
@@ -50,7 +50,11 @@ class GoldPolicy:
 def _gold_calls(env: SweEnv) -> Iterator[ToolCall]:
     """Yield calls that write the patch to a file in chunks and apply it with git."""
     if env.task.oracle.in_place:
-        yield from _solution_calls(env, env.task.oracle.in_place)
+        for number, step in enumerate(steps_of(env.task)):
+            if number:
+                yield submit_call(env)
+            if step.oracle.in_place:
+                yield from _solution_calls(env, step.oracle.in_place)
         return
     diff = env.task.oracle.gold_patch
     for chunk in _chunks(diff if diff.endswith("\n") else diff + "\n"):
