@@ -11,8 +11,7 @@ import sys
 import types
 
 from .protocol import GET_TAR, MANIFEST, PUT_TAR, READ_FILE, WRITE_FILE
-from .runner.files import get_tar, put_tar, read_file, write_file
-from .runner.listing import list_files
+from .runner.files import get_tar, list_files, put_tar, read_file, write_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
