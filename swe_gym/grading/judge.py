@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from random import Random
 
 from ..errors import GradingError, TaskError, UsageError
@@ -337,7 +338,7 @@ class Judge:
     def _is_proven(self, number: int) -> bool:
         """Whether twins played all texts of a group."""
         played = self._plain.played(number)
-        return len(played) == len(self.plan.groups[number].rows) and not _has_error(played)
+        return len(played) == len(self.plan.groups[number].rows) and not any(map(attrgetter("error"), played.values()))
 
     # --- doubts -------------------------------------------------------------------------------------------------
 
@@ -374,11 +375,12 @@ class Judge:
     def _doubts(self, run: GradedRun, *, gold: bool = False) -> Doubts:
         passed: dict[str, tuple[str, ...]] = {}
         failed: dict[str, int] = {}
-        shaken = {number for number in run.twins if self._is_shaken(run, number)}
+        unsettled = run.unsettled
+        shaken = {number for number in run.twins if number in unsettled or self._is_shaken(run, number)}
         lost = any(map(run.played, shaken))
         for number in run.twins:
             group, played = self.plan.groups[number], run.played(number)
-            judged = gold or self.complete or played or not lost or number in run.unsettled
+            judged = gold or self.complete or played or not lost or number in unsettled
             if judged and number in shaken:
                 failed |= dict.fromkeys(group.tests, number)
             for text, end in played.items():
@@ -395,9 +397,9 @@ class Judge:
         return Doubts(passed, failed)
 
     def _is_shaken(self, run: GradedRun, number: int) -> bool:
-        """Whether the original did not pass in its twin, or not all texts were played."""
+        """Whether the original did not pass in its twin, or a text could not be played."""
         group, played = self.plan.groups[number], run.played(number)
-        if number in run.unsettled or _has_error(played) or group.original not in played:
+        if any(map(attrgetter("error"), played.values())) or group.original not in played:
             return True
         ends = match_tests(group.tests, played[group.original].statuses).statuses
         return not set(ends.values()) <= {TestStatus.PASSED}
@@ -500,11 +502,6 @@ class Judge:
             unfit=self._unfit,
             runs=len(self.runs),
         )
-
-
-def _has_error(played: Mapping[int, PlayedText]) -> bool:
-    """Whether a twin could not play its text."""
-    return any([end.error for end in played.values()])
 
 
 def _passing(tests: Sequence[str], row: CounterText, statuses: Mapping[str, TestStatus]) -> dict[str, tuple[str, ...]]:

@@ -309,7 +309,8 @@ def _add(found: JsonObject, event: JsonMapping) -> None:
         case "group":
             found["groups"][str(event["id"])] = TestStatus(event["status"])
         case "twin":
-            found["twins"].append(TwinEnd.model_validate({name: event[name] for name in TwinEnd.model_fields}))
+            ends = {"group": event["group"], "text": event["text"], "ends": event["ends"], "error": event["error"]}
+            found["twins"].append(TwinEnd.model_validate(ends))
         case "unsettled":
             found["unsettled"][int(event["group"])] = str(event["error"])
         case "end":

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter, itemgetter
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -133,10 +134,10 @@ def changes(function: Function, source: Source) -> list[Change]:
         for change in finder.in_statement(statement)
     ]
     found += finder.at_the_end()
-    ranked: dict[int, list[Change]] = {rank: [] for rank in sorted(RANKS.values())}
+    ranked: dict[int, list[Change]] = {}
     for change in found:
-        ranked[RANKS[change.kind]].append(change)
-    return [*itertools.chain(*ranked.values())]
+        ranked.setdefault(RANKS[change.kind], []).append(change)
+    return [*itertools.chain(*map(ranked.__getitem__, sorted(ranked)))]
 
 
 def asserting(function: Function, source: Source) -> list[ast.stmt]:
@@ -151,14 +152,11 @@ def expected_value(function: Function, source: Source, statement: ast.stmt) -> a
         if change.kind not in VALUED:
             continue
         for node in source.walk(statement):  # outer ones come first
-            if isinstance(node, WRITTEN) and _holds(node, change, source) and _is_value(node, source):
-                return node
+            if isinstance(node, WRITTEN):
+                start, end = source.span(node)
+                if start <= change.start and change.end <= end and _is_value(node, source):
+                    return node
     return None
-
-
-def _holds(node: ast.expr, change: Change, source: Source) -> bool:
-    start, end = source.span(node)
-    return start <= change.start and change.end <= end
 
 
 def _is_value(node: ast.expr, source: Source) -> bool:
@@ -335,11 +333,10 @@ class _Finder:
         return found[0] if all([other == found[0] for other in found]) else []
 
     def _find_expected_by(self, helper: Function, call: ast.Call) -> list[ast.expr]:
-        parameters = [parameter.arg for parameter in (*helper.args.posonlyargs, *helper.args.args)]
-        if parameters[:1] == ["self"] and isinstance(call.func, ast.Attribute):
+        parameters = _find_expected(helper, self._source)
+        if isinstance(call.func, ast.Attribute) and parameters[:1] == [("self", False)]:
             parameters = parameters[1:]
-        expected = _find_expected(helper, self._source)
-        return [argument for argument, parameter in zip(call.args, parameters, strict=False) if parameter in expected]
+        return list(itertools.compress(call.args, map(itemgetter(1), parameters)))
 
     def _in_known(self, name: str, call: ast.Call) -> list[Change]:
         match name, call.args:
@@ -455,8 +452,8 @@ class _Finder:
 
 
 @remembered
-def _find_expected(helper: Function, source: Source) -> frozenset[str]:
-    """The names that are a side of an equation that a function asserts, and that it uses in no other expression."""
+def _find_expected(helper: Function, source: Source) -> list[tuple[str, bool]]:
+    """The parameters of a function, and whether each is only a side of an equation that it asserts."""
     used = Counter([node.id for node in source.walk(helper) if isinstance(node, ast.Name)])
     compared = Counter(name for statement in walk_reached(helper, source) for name in _find_compared(statement))
     sides: list[ast.expr] = []
@@ -466,7 +463,8 @@ def _find_expected(helper: Function, source: Source) -> frozenset[str]:
                 sides += left, right
             case ast.Expr(value=ast.Call(args=[left, right, *_]) as call) if EQUAL.fullmatch(name_of(call)):
                 sides += left, right
-    return frozenset(side.id for side in sides if isinstance(side, ast.Name) and used[side.id] == compared[side.id])
+    expected = {side.id for side in sides if isinstance(side, ast.Name) and used[side.id] == compared[side.id]}
+    return [(one.arg, one.arg in expected) for one in (*helper.args.posonlyargs, *helper.args.args)]
 
 
 def _find_compared(statement: ast.stmt) -> Iterator[str]:
@@ -485,7 +483,7 @@ def _find_compared(statement: ast.stmt) -> Iterator[str]:
 
 def _sets_tolerance(call: ast.Call) -> bool:
     """Whether an assertion sets a tolerance, which may accept the change of another right result."""
-    if any([keyword.arg in TOLERANCES for keyword in call.keywords]):
+    if not TOLERANCES.isdisjoint(map(attrgetter("arg"), call.keywords)):
         return True
     return len(call.args) > 2 and bool(TOLERANT.search(name_of(call)))
 

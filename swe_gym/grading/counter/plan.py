@@ -113,7 +113,7 @@ class CounterGroup:
     @property
     def kind(self) -> str:
         """The kinds of its changes in one word."""
-        return "+".join(sorted({kind for row in self.rows for kind in row.kinds}))
+        return "+".join(sorted(set().union(*map(attrgetter("kinds"), self.rows))))
 
     def changed(self, rng: Random) -> CounterText:
         """Draw a changed text."""
@@ -210,9 +210,10 @@ def plan_counters(
         place = finder.place(test) if named.search(test) else None
         if place in by_place or place in kept:
             by_place[place].append(test)
-    draw = _Drawing(finder, rng, options, set(starting), room=TWINS // max(1, functions), issue=issue)
+    sources = {place.path: source for place in by_place if (source := finder.source(place.path))}
+    draw = _Drawing(sources, rng, options, set(starting), room=TWINS // max(1, functions), issue=issue)
     groups = []
-    for places in _join(finder, by_place):
+    for places in _join(sources, by_place):
         group = draw.group(places, sorted({test for place in places for test in by_place[place]}))
         if group is not None:
             groups.append(group)
@@ -220,8 +221,7 @@ def plan_counters(
             tests = {test for place in places for test in by_place[place]}
             uncovered |= dict.fromkeys(tests.intersection(starting), NO_CHANGE)
     paths = {place.path for group in groups for place in group.places}
-    sources = {path: source for path in sorted(paths) if (source := finder.source(path))}
-    return CounterPlan(tuple(groups), uncovered, sources)
+    return CounterPlan(tuple(groups), uncovered, {path: sources[path] for path in sorted(paths)})
 
 
 def _draw_kept(
@@ -246,14 +246,14 @@ def _explores(finder: Finder, place: FunctionPlace) -> bool:
     return any(name_of(decorator) == "given" for decorator in decorators)
 
 
-def _join(finder: Finder, places: Iterable[FunctionPlace]) -> Iterator[Sequence[FunctionPlace]]:
+def _join(sources: Mapping[str, Source], places: Iterable[FunctionPlace]) -> Iterator[Sequence[FunctionPlace]]:
     """Join functions of one name in one file if any of them calls another one by `super()`."""
     by_name: dict[tuple[str, str], list[FunctionPlace]] = defaultdict(list)
     for place in places:
         by_name[place.path, place.names[-1]].append(place)
     for members in by_name.values():
-        source = finder.source(members[0].path)
-        if len(members) > 1 and source is not None and any([source.calls_super(place.names) for place in members]):
+        source = sources[members[0].path]
+        if len(members) > 1 and any([source.calls_super(place.names) for place in members]):
             yield members
         else:
             yield from zip(members)
@@ -263,7 +263,7 @@ def _join(finder: Finder, places: Iterable[FunctionPlace]) -> Iterator[Sequence[
 class _Drawing:
     """Draws the texts of groups."""
 
-    finder: Finder
+    sources: Mapping[str, Source]
     rng: Random
     options: CounterOptions
     starting: Set[str]
@@ -288,7 +288,7 @@ class _Drawing:
             return None
         original = self.rng.randrange(len(rows) + 1)
         rows.insert(original, CounterText(extras))
-        covers = [one.cover for one in drawn if one.cover]
+        covers = list(filter(None, map(attrgetter("cover"), drawn)))
         return CounterGroup(
             places=tuple(places),
             tests=tuple(tests),
@@ -304,9 +304,7 @@ class _Drawing:
         self, place: FunctionPlace, unfit: Collection[str], passing: Collection[int], returned: Returned, room: int
     ) -> tuple[Drawn, tuple[TextEdit, ...]]:
         """The changed texts of a function, and an edit without effect for all of them."""
-        source = self.finder.source(place.path)
-        if source is None:
-            return Drawn(), ()
+        source = self.sources[place.path]
         function = source.function(place.names)
         count = max(FEWEST_TEXTS, min(MOST_TEXTS, room))
         try:
@@ -320,8 +318,7 @@ class _Drawing:
         return drawn, (*drawn.common, extra)
 
     def _is_nested(self, place: FunctionPlace) -> bool:
-        source = self.finder.source(place.path)
-        return source is not None and place.names in source.nested
+        return place.names in self.sources[place.path].nested
 
 
 def _row(texts: Sequence[Text], extras: Sequence[tuple[TextEdit, ...]]) -> CounterText:

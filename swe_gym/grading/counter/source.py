@@ -65,6 +65,14 @@ class Source:
         last_line, last_column = node.end_lineno or node.lineno, node.end_col_offset or 0
         return self._lines[node.lineno - 1] + node.col_offset, self._lines[last_line - 1] + last_column
 
+    def spans(self, nodes: Iterable[ast.stmt]) -> list[tuple[int, int]]:
+        """Return the start and end of each node."""
+        found = []
+        for node in nodes:
+            last_line, last_column = node.end_lineno or node.lineno, node.end_col_offset or 0
+            found.append((self._lines[node.lineno - 1] + node.col_offset, self._lines[last_line - 1] + last_column))
+        return found
+
     def text(self, start: int, end: int) -> str:
         """Return the text between two positions."""
         return self._utf8[start:end].decode()

@@ -15,7 +15,7 @@ import re
 import string
 import sys
 from collections import Counter, abc
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -226,7 +226,7 @@ def _draw_unpaired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -
     chosen = _choose_features(rows, count)
     corners = _corners(chosen)
     rng.shuffle(corners)
-    if any([feature.rank for feature in chosen]):
+    if any(map(attrgetter("rank"), chosen)):
         corners.sort(key=lambda corner: any([feature.rank for feature, _ in corner]))
     texts = [_text(corner) for corner in rng.sample(corners[:count], min(len(corners), count))]
     effective = min(count, _size([feature for feature in chosen if feature.rank == 0]))
@@ -384,9 +384,8 @@ def _rows(
     rng.shuffle(found)
     found.sort(key=partial(_rank, source=source))
     seen = set()
-    spans = [source.span(node) for node in source.walk(function)[1:] if isinstance(node, ast.stmt)]
-    for change in found:
-        place = _find_innermost(spans, change)
+    spans = source.spans([node for node in source.walk(function)[1:] if isinstance(node, ast.stmt)])
+    for change, place in zip(found, _find_innermost(spans, found), strict=True):
         if place in seen:
             continue
         found_here = _of_result(change, function, language, rng, count + 1, returned)  # one more for the cover
@@ -449,13 +448,16 @@ def _rank(change: Change, source: Source) -> int:
     return int(change.kind == "comparison" or source.text(change.start, change.end) in ("True", "False", "None"))
 
 
-def _find_innermost(statements: Sequence[tuple[int, int]], change: Change) -> tuple[int, int]:
-    """The span of the innermost statement of a change."""
-    found, size = (change.start, change.end), sys.maxsize
-    for start, end in statements:
-        if start <= change.start <= end and end - start < size:
-            found, size = (start, end), end - start
-    return found
+def _find_innermost(statements: Sequence[tuple[int, int]], found: Iterable[Change]) -> list[tuple[int, int]]:
+    """The span of the innermost statement of each change."""
+    spans = []
+    for change in found:
+        inner, size = (change.start, change.end), sys.maxsize
+        for start, end in statements:
+            if start <= change.start <= end and end - start < size:
+                inner, size = (start, end), end - start
+        spans.append(inner)
+    return spans
 
 
 def _of_change(change: Change, function: Function, language: Language, rng: Random, count: int) -> list[Feature]:
@@ -750,12 +752,14 @@ def _find_other_words(word: str, place: int, language: Language, rng: Random, co
     return [number for number in dict.fromkeys(numbers) if int(number) != int(word)]
 
 
-def _find_plain_bodies(text: str) -> Iterator[tuple[int, str]]:
+def _find_plain_bodies(text: str) -> list[tuple[int, str]]:
     """The content of each string literal without raw or formatted ones, with its position."""
+    found = []
     for at, token in strings(text):
         match = QUOTED.match(token)
         if match and not {"r", "f"} & set(match["prefix"].lower()):
-            yield at + match.start("body"), match["body"]
+            found.append((at + match.start("body"), match["body"]))
+    return found
 
 
 def _is_in_word(text: str, place: int) -> bool:
