@@ -384,7 +384,7 @@ class Judge:
             if judged and number in shaken:
                 failed |= dict.fromkeys(group.tests, number)
             for text, end in played.items():
-                if text != group.original:
+                if not FAILED.issuperset(end.statuses.values()):
                     passed |= _passing(group.tests, group.rows[text], end.statuses)
         statuses = {} if run.results.reason else run.results.statuses
         for number in run.second:

@@ -125,6 +125,7 @@ class Change:
         return TextEdit(self.start, self.end, self.draw(rng))
 
 
+@remembered
 def changes(function: Function, source: Source) -> list[Change]:
     """Return all ways to change a test, best first: literals before the rest, late assertions before early ones."""
     finder = _Finder(function, source)
@@ -146,6 +147,7 @@ def asserting(function: Function, source: Source) -> list[ast.stmt]:
     return [statement for statement in walk_reached(function, source) if any(finder.in_statement(statement))]
 
 
+@remembered
 def expected_value(function: Function, source: Source, statement: ast.stmt) -> ast.expr | None:
     """Return the whole value that an assertion expects, if the test alone decides it; None otherwise."""
     for change in _Finder(function, source).in_statement(statement):

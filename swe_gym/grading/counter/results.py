@@ -8,7 +8,6 @@ another place, or other words and numbers.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import islice
 from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
@@ -93,7 +92,7 @@ def other_results(
     texts = [text for text, value in drawn.items() if value not in (right, wrong)]
     strangeness = language.strangeness(texts)
     ordered = [texts[place] for place in sorted(range(len(texts)), key=strangeness.__getitem__)]
-    plausible = list(islice(filter(_nests, ordered) if _nests(repr(right)) else ordered, PLAUSIBLE * count))
+    plausible = (_find_nesting(ordered) if _find_nesting([repr(right)]) else ordered)[: PLAUSIBLE * count]
     *nearness, mine = _similarities([*plausible, repr(right)], repr(wrong))
     return _chosen([drawn[text] for text in plausible], nearness, right, mine, rng, count, measure)
 
@@ -363,13 +362,16 @@ def _other_parts(part: Value, near: Value, language: Language, rng: Random) -> l
     return []
 
 
-def _nests(text: str) -> bool:
-    """Whether the brackets of a text nest, and its quotes come in pairs."""
-    if text.count("'") % 2 or text.count('"') % 2:
-        return False
-    while BRACKETED.search(text):
-        text = BRACKETED.sub("", text)
-    return BRACKETS.isdisjoint(text)
+def _find_nesting(texts: Sequence[str]) -> list[str]:
+    """The texts whose brackets nest, and whose quotes come in pairs."""
+    found = []
+    for text in texts:
+        left = text
+        while BRACKETED.search(left):
+            left = BRACKETED.sub("", left)
+        if BRACKETS.isdisjoint(left) and text.count("'") % 2 == text.count('"') % 2 == 0:
+            found.append(text)
+    return found
 
 
 # --- source text ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 from ... import syntax
 
@@ -22,6 +22,7 @@ WORD = re.compile(r"\b[a-z]{4,9}\b")
 
 N = TypeVar("N", bound=ast.AST)
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class TextEdit(NamedTuple):
@@ -53,7 +54,7 @@ class Source:
             self.tree = syntax.parse(text)
         except (SyntaxError, LookupError, RecursionError, MemoryError) as error:
             raise ValueError(f"not Python 3: {error}") from error
-        self.findings: dict[tuple[object, ast.AST], object] = {}  # of `remembered`
+        self.findings: dict[tuple[object, ...], object] = {}  # of `remembered`
         self._walked: dict[ast.AST, list[ast.AST]] = {}
         self._utf8 = text.encode()
         self._lines = [0]
@@ -242,15 +243,15 @@ class Source:
         return None
 
 
-def remembered(find: Callable[[N, Source], T]) -> Callable[[N, Source], T]:
+def remembered(find: Callable[Concatenate[N, Source, P], T]) -> Callable[Concatenate[N, Source, P], T]:
     """Keep what `find` returns for a node of a file as long as its source lives, and no longer: trees are large."""
 
     @functools.wraps(find)
-    def recall(node: N, source: Source) -> T:
-        known = source.findings
-        if (find, node) not in known:
-            known[find, node] = find(node, source)
-        return cast("T", known[find, node])
+    def recall(node: N, source: Source, /, *more: P.args, **options: P.kwargs) -> T:
+        known, key = source.findings, (find, node, *more)
+        if key not in known:
+            known[key] = find(node, source, *more, **options)
+        return cast("T", known[key])
 
     return recall
 

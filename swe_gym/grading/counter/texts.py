@@ -18,7 +18,7 @@ from collections import Counter, abc
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from random import Random
 from typing import NamedTuple
 
@@ -379,18 +379,16 @@ def _rows(
     function: Function, language: Language, rng: Random, count: int, unfit: Collection[str], returned: Returned
 ) -> Iterator[tuple[int, list[Feature]]]:
     """Yield the line of each statement and its features, by one of its best changes."""
-    source = language.source
-    found = [change for change in changes(function, source) if change.kind not in unfit]
+    found = [one for one in _ranked_changes(function, language.source) if one[-1].kind not in unfit]
     rng.shuffle(found)
-    found.sort(key=partial(_rank, source=source))
+    found.sort(key=itemgetter(0))
     seen = set()
-    spans = source.spans([node for node in source.walk(function)[1:] if isinstance(node, ast.stmt)])
-    for change, place in zip(found, _find_innermost(spans, found), strict=True):
+    for _, place, change in found:
         if place in seen:
             continue
         found_here = _of_result(change, function, language, rng, count + 1, returned)  # one more for the cover
         found_here = found_here or _of_change(change, function, language, rng, count + 1)
-        row = [feature for feature in found_here if feature.kind not in unfit]
+        row = [feature for feature in found_here if feature.kind not in unfit] if unfit else found_here
         if row:
             seen.add(place)
             yield change.line, row[:MOST_FEATURES]
@@ -441,6 +439,15 @@ def _forgivable(plain: TextEdit, right: Value, quote: str, rng: Random) -> Itera
         yield "near-order", plain._replace(text=written(type(right)([*right[:-2], right[-1], right[-2]]), quote))
 
 
+@remembered
+def _ranked_changes(function: Function, source: Source) -> list[tuple[int, tuple[int, int], Change]]:
+    """All changes of a function, each with its rank and the span of its innermost statement."""
+    found = changes(function, source)
+    ranks = map(partial(_rank, source=source), found)
+    spans = source.spans([node for node in source.walk(function)[1:] if isinstance(node, ast.stmt)])
+    return list(zip(ranks, _find_innermost(spans, found), found, strict=True))
+
+
 def _rank(change: Change, source: Source) -> int:
     """0 for a change that reads like another test, 1 for an opposite, from 2 on for one that a reader can recognise."""
     if change.kind not in NATURAL:
@@ -472,7 +479,7 @@ def _of_change(change: Change, function: Function, language: Language, rng: Rand
         siblings, ordered = _siblings(function, source, change)
         if ordered is not None:
             near.append(Feature("near-order", (ordered,)))
-        for start, end in siblings:
+        for start, end in rng.sample(siblings, min(len(siblings), MOST_FEATURES)):
             near += _list_near(source.text(start, end), start, language, rng, count)
         near = _order_features(near)
     elif change.kind == "pattern":
@@ -489,7 +496,7 @@ def _draw_far(change: Change, text: str, language: Language, rng: Random, count:
     if names:
         edits = [first._replace(text=name) for name in names]
     else:
-        edits = [first, *[change.edit(rng) for _ in range(4 * count)]]
+        edits = [first, *[change.edit(rng) for _ in range(count if rank else 4 * count)]]
     drawn = {edit.text: edit for edit in edits if edit.text != text}
     return _choose_edits(Feature(change.kind, tuple(drawn.values()), rank), language, rng, count)
 
@@ -515,17 +522,15 @@ def _inline_constant(change: Change, language: Language, rng: Random, count: int
     source = language.source
     value = source.constant(source.text(change.start, change.end))
     assert value is not None
-    parts = [(source.text_of(part), source.span(part)[0]) for part in source.parts(value)]
-    near = _order_features(
-        [feature for text, start in parts for feature in _list_near(text, start, language, rng, count)]
-    )
-    return [
-        replace(
-            feature,
-            edits=tuple(TextEdit(change.start, change.end, source.inlined(value, [edit])) for edit in feature.edits),
-        )
-        for feature in near
-    ]
+    parts = source.parts(value)
+    near: list[Feature] = []
+    for part in rng.sample(parts, min(len(parts), MOST_FEATURES)):
+        near += _list_near(source.text_of(part), source.span(part)[0], language, rng, count)
+    found = []
+    for feature in _order_features(near)[: 2 * MOST_FEATURES]:  # some may be unfit
+        edits = [TextEdit(change.start, change.end, source.inlined(value, [edit])) for edit in feature.edits]
+        found.append(replace(feature, edits=tuple(edits)))
+    return found
 
 
 def _order_features(features: Sequence[Feature]) -> list[Feature]:
@@ -659,7 +664,7 @@ def _in_string(text: str, start: int, language: Language, rng: Random, count: in
 
 def _choose_places(text: str, rng: Random) -> list[list[tuple[str, int]]]:
     """Choose letters to change, none beside another one: first one of each kind, then a second one, and so on."""
-    by_kind: dict[str, list[int]] = {kind: [] for kind in FORGIVEN}
+    by_kind: dict[str, list[int]] = {"near-case": [], "near-blank": []}  # these first
     places = _places(text)
     rng.shuffle(places)
     for kind, place in places:
@@ -699,13 +704,12 @@ def _in_words(text: str, start: int, language: Language, rng: Random, count: int
     """Whole words and numbers of a string, each with others as values, and the string with others of the file."""
     found = []
     for at, body in _find_plain_bodies(text):
-        words = list(CHANGED.finditer(body))
+        words = list(CHANGED.finditer(FIXED.sub(lambda fixed: "\0" * len(fixed[0]), body)))
         for match in rng.sample(words, min(len(words), MOST_FEATURES)):
             place = start + at + match.start()
             others = _find_other_words(match[0], place, language, rng, count)
             edits = tuple(TextEdit(place, place + len(match[0]), other) for other in others)
-            fixed = FIXED.finditer(body)
-            if edits and not any(part.start() < match.end() and match.start() < part.end() for part in fixed):
+            if edits:
                 found += _choose_edits(Feature("near-word", edits), language, rng, count)
         found += _in_whole(body, start + at, language, rng, count)
     rng.shuffle(found)
@@ -863,10 +867,9 @@ def _corners(features: Sequence[Feature]) -> list[tuple[tuple[Feature, TextEdit]
 
 
 def _overlaps(feature: Feature, others: Sequence[Feature], gap: int = 0) -> bool:
-    own = {(edit.start, edit.end) for edit in feature.edits}
     for other in others:
         for start, end, _ in other.edits:
-            for first, last in own:
+            for first, last, _ in feature.edits:
                 if (first < end + gap and start < last + gap) or (first, last) == (start, end):
                     return True
     return False
