@@ -11,9 +11,9 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import filterfalse, pairwise, repeat
-from operator import add, itemgetter, mul, sub
+from operator import add, gt, itemgetter, lt, mul, sub
 from random import Random
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -36,8 +36,11 @@ LARGEST = 1 << 17
 
 FIRST = itemgetter(0)
 
-LOGS = [math.log(0.1 + number) for number in range(2_000)]
+LOGS = {number: math.log(0.1 + max(0, number)) for number in range(-1_000, 2_000)}
 """Weights of numbers of occurrences."""
+
+MANY = repeat(max(LOGS.values()))
+"""The weight of larger numbers."""
 
 AROUND = 32
 """Characters before and after a change that are measured with it."""
@@ -67,7 +70,8 @@ class Counts(NamedTuple):
 def _count(text: str) -> Counts:
     parts = PART.findall(text)
     initials = pairwise(map(FIRST, parts))
-    return Counts(*map(Counter, (parts, pairwise(parts), initials, pairwise(text), _threes(text))))
+    threes = zip(text, text[1:], text[2:], strict=False)
+    return Counts(*map(Counter, (parts, pairwise(parts), initials, pairwise(text), threes)))
 
 
 def _copy(counts: Counts) -> Counts:
@@ -77,10 +81,6 @@ def _copy(counts: Counts) -> Counts:
 
 def _pair(one: Counts, other: Counts) -> Iterator[tuple[Counter[Any], Counter[Any]]]:
     return zip(one, other, strict=True)
-
-
-def _threes(text: str) -> Iterator[tuple[str, str, str]]:
-    return zip(text, text[1:], text[2:], strict=False)
 
 
 class Language:
@@ -116,12 +116,22 @@ class Language:
         self.own_words = sorted(set(PART.findall(text)))
         self.known_words = sorted([part for part in known if part.isalpha() and part.isascii()])
         self.known_numbers = sorted([part for part in known if part.isdecimal() and part.isascii()])
-        self.texts = sorted({*source.strings, *[match[2] for match in QUOTE.finditer(issue[:LARGEST])]})
+        texts = {*source.strings, *[match[2] for match in QUOTE.finditer(issue[:LARGEST])]}
+        self.texts = sorted([text for text in texts if "\0" not in text])
 
     def strangeness(self, texts: Sequence[str]) -> list[int]:
         """Return, for each text, the number of neighbours that the file does not have."""
         shapes = _shape("\0".join(texts)).split("\0")
         return [len(list(filterfalse(self.pairs.__contains__, pairwise(shape)))) for shape in shapes]
+
+    def alike(self, text: str) -> list[str]:
+        """Return the texts of the file and the issue that have the shape of one."""
+        shape = _shape(text)
+        return [other for other, its in zip(self.texts, self._shapes, strict=False) if its == shape]
+
+    @functools.cached_property
+    def _shapes(self) -> list[str]:
+        return _shape("\0".join(self.texts)).split("\0")
 
     def neighbours(self, start: int, end: int) -> list[str]:
         """Return the words and numbers that stand elsewhere beside what stands beside a place of the test."""
@@ -140,19 +150,22 @@ class Language:
         before, old, after = self._around(start, end)
         in_test = {*PART.findall(before), *PART.findall(after), *self.own_words}.difference(PART.findall(old))
         found = []
+        none, weigh = repeat(0), LOGS.get
         with self._without(f"{before}{old}{after}") as known:
             for text in texts:
                 whole = f"{before}{text}{after}"
                 parts = PART.findall(whole)
-                pairs = list(map(known.pairs.get, pairwise(parts), repeat(0)))
-                threes = list(map(known.threes.get, _threes(whole), repeat(0)))
+                pairs = list(map(known.pairs.get, pairwise(parts), none))
+                threes = list(map(known.threes.get, zip(whole, whole[1:], whole[2:], strict=False), none))
+                twos = map(known.twos.get, pairwise(whole), none)
+                initials = map(known.initials.get, pairwise(map(FIRST, parts)), none)
                 scores = (
                     -pairs.count(0),
-                    _sum_of_logs(pairs),
-                    _sum_of_logs(map(known.tokens.get, parts, repeat(0))),
-                    _sum_of_logs(threes) - _sum_of_logs(map(known.twos.get, pairwise(whole), repeat(0))),
+                    sum(map(weigh, pairs, MANY)),
+                    sum(map(weigh, map(known.tokens.get, parts, none), MANY)),
+                    sum(map(weigh, threes, MANY)) - sum(map(weigh, twos, MANY)),
                     -threes.count(0),
-                    _sum_of_logs(map(known.initials.get, pairwise(map(FIRST, parts)), repeat(0))),
+                    sum(map(weigh, initials, MANY)),
                     sum(map(in_test.__contains__, PART.findall(text))),
                     len(text),
                     max(map(int, NUMBER.findall(text)), default=0),
@@ -175,10 +188,6 @@ class Language:
         before, old = self._function[: start - self._start], self._function[start - self._start : end - self._start]
         after = self._function[end - self._start :]
         return before.decode()[-AROUND:], old.decode(), after.decode()[:AROUND]
-
-
-def _sum_of_logs(numbers: Iterable[int]) -> float:
-    return sum(map(LOGS.__getitem__, map(max, map(min, numbers, repeat(len(LOGS) - 1)), repeat(0))))
 
 
 @remembered
@@ -224,8 +233,9 @@ def choose_fitting(original: Scores, candidates: Sequence[tuple[Scores, T]], rng
     signs = _compare(original, [candidates[number][0] for number in order])
     goals = _draw_goals(signs, rng, count)
     chosen, left = list(range(min(count, len(order)))), list(range(count, len(order)))
-    sums = [sum([signs[number][place] for number in chosen]) for place in range(len(goals))]
-    cost = sum([(one - goal) ** 2 for one, goal in zip(sums, goals, strict=True)])
+    sums = list(map(sum, zip(*[signs[number] for number in chosen], strict=True)))
+    away = list(map(sub, sums, goals))
+    cost = sum(map(mul, away, away))
     for _ in range(STEPS if left else 0):
         old, new = int(rng.random() * len(chosen)), int(rng.random() * len(left))
         other = list(map(sub, map(add, sums, signs[left[new]]), signs[chosen[old]]))
@@ -255,4 +265,4 @@ def share_told(original: Scores, others: Sequence[Scores]) -> float:
 
 def _compare(original: Scores, others: Sequence[Scores]) -> list[tuple[int, ...]]:
     """For each score of the others: 1 if it is higher than the original's, 0 if it is equal, -1 if it is lower."""
-    return [tuple([(one > own) - (one < own) for one, own in zip(two, original, strict=True)]) for two in others]
+    return [tuple(map(sub, map(gt, other, original), map(lt, other, original))) for other in others]

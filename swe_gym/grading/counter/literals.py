@@ -199,13 +199,8 @@ def _find_strings(text: str) -> Iterator[tuple[int, str]]:
 
 def letters(body: str, start: int, fixed: re.Pattern[str] = FIXED) -> list[int]:
     """The positions of letters and digits that may change."""
-    found = []
-    staying = 0
-    for match in (*fixed.finditer(body), None):
-        end = match.start() if match else len(body)
-        found += [start + place for place in range(staying, end) if body[place] in CHANGING]
-        staying = match.end() if match else end
-    return found
+    plain = fixed.sub(lambda match: " " * len(match[0]), body)
+    return [start + place for place, letter in enumerate(plain) if letter in CHANGING]
 
 
 def _is_formatted(found: tuple[int, str]) -> bool:

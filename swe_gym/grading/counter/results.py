@@ -6,7 +6,7 @@ another place, or other words and numbers.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from operator import itemgetter
 from random import Random
@@ -377,13 +377,20 @@ def _find_nesting(texts: Sequence[str]) -> list[str]:
 # --- source text ------------------------------------------------------------------------------------------------------
 
 
+def write_values(values: Iterable[Value], quote: str) -> list[str]:
+    """Return the source text of each value, with quotes of one kind."""
+    found = []
+    for value in values:
+        text = repr(value)
+        if quote != "'" and "'" in text:  # without the other quote, no text holds one
+            text = written(value, quote) if '"' in text else text.replace("'", quote)
+        found.append(text)
+    return found
+
+
 def written(value: Value, quote: str) -> str:
     """Return the source text of a value, with quotes of one kind."""
     text = repr(value)
-    if quote == "'" or "'" not in text:
-        return text
-    if '"' not in text:  # so no text holds a quote
-        return text.replace("'", quote)
     match value:
         case str() | bytes():
             return _quoted(text, quote)

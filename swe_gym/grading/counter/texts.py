@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from ...syntax import evaluate, parse
 from .changes import NATURAL, RANKS, THE_END, VALUED, Change, changes, expected_value
-from .language import TOKEN, Language, Scores, choose_fitting, share_told, token_classes
+from .language import Language, Scores, choose_fitting, share_told
 from .literals import FIXED, QUOTED, letters, strings
-from .results import Returned, Value, other_results, written
+from .results import Returned, Value, other_results, write_values, written
 from .source import Function, Source, TextEdit, name_of, remembered
 
 BUILTIN_CLASSES = {name: value for name, value in vars(builtins).items() if isinstance(value, type) and name[0] != "_"}
@@ -410,7 +410,7 @@ def _of_result(
     quote = '"' if '"' in source.text(*span) else "'"
 
     def measure(values: Sequence[Value]) -> list[Scores]:
-        return language.measure(*span, [written(value, quote) for value in values])
+        return language.measure(*span, write_values(values, quote))
 
     values = other_results(right, wrong, language, rng, count - 1, measure)
     plain = TextEdit(*span, written(right, quote))
@@ -420,7 +420,7 @@ def _of_result(
         for kind, edit in _forgivable(plain, right, quote, rng)
         if edit.text != written(wrong, quote)
     ]
-    edits = tuple(TextEdit(*span, written(value, quote)) for value in values)
+    edits = tuple([TextEdit(*span, text) for text in write_values(values, quote)])
     if not edits:
         return []
     original, *others = measure([right, *values])
@@ -719,13 +719,12 @@ def _in_words(text: str, start: int, language: Language, rng: Random, count: int
 
 def _in_whole(body: str, start: int, language: Language, rng: Random, count: int) -> list[Feature]:
     """A string with others of the file and the issue that are made alike as values."""
-    kinds, own = token_classes(TOKEN.findall(body)), sorted(filter(str.isalnum, body.lower()))
+    own = sorted(filter(str.isalnum, body.lower()))
     others = [
         other
-        for other in language.texts
+        for other in language.alike(body)
         if len(other) <= 2 * len(body) + 4
         and not set(other) & set("\\'\"{}%\n")
-        and token_classes(TOKEN.findall(other)) == kinds
         and sorted(filter(str.isalnum, other.lower())) != own
     ]
     if len(others) < 2 or not body.isascii() or FIXED.search(body):
