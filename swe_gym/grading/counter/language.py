@@ -251,10 +251,12 @@ def _draw_goals(signs: Sequence[tuple[int, ...]], rng: Random, count: int) -> li
 
     If the original is at one end, as many as possible are to be equal.
     """
-    shared, *own = [2 * rng.randint(0, count) - count for _ in range(1 + len(signs[0] if signs else ()))]
-    goals = [shared if place < FITS else goal for place, goal in enumerate(own)]
-    sides = zip(*signs, strict=True)
-    return [0 if max(side) == 0 or min(side) == 0 else goal for goal, side in zip(goals, sides, strict=False)]
+    shared = 2 * rng.randint(0, count) - count
+    goals = []
+    for place, side in enumerate(zip(*signs, strict=True)):
+        goal = shared if place < FITS else 2 * rng.randint(0, count) - count
+        goals.append(0 if max(side) == 0 or min(side) == 0 else goal)
+    return goals
 
 
 def share_told(original: Scores, others: Sequence[Scores]) -> float:

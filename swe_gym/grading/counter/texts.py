@@ -610,15 +610,16 @@ def _list_near(text: str, start: int, language: Language, rng: Random, count: in
             return _in_string(text, start, language, rng, count)
         case _:
             return []
-    edits = tuple(TextEdit(start, start + len(text), number) for number in dict.fromkeys(numbers))
+    edits = tuple([TextEdit(start, start + len(text), number) for number in dict.fromkeys(numbers)])
     return _choose_edits(Feature("near-number", edits), language, rng, count)
 
 
 def _find_numbers(text: str, language: Language, count: int) -> list[str]:
     """Other numbers of the file and the issue with about as many digits, the nearest ones."""
-    known = (number for number in language.known_numbers if abs(len(number) - len(text)) < 2 and number != text)
-    found = [number for number in known if number == str(int(number))]
-    return sorted(found, key=lambda number: abs(int(number) - int(text)))[: MORE * count]
+    known = [number for number in language.known_numbers if abs(len(number) - len(text)) < 2]
+    whole = [int(number) for number in known if number[0] != "0" or number == "0"]
+    distances = sorted([(abs(number - int(text)), number) for number in whole])
+    return [str(number) for distance, number in distances if distance][: MORE * count]
 
 
 def _window(value: int, count: int) -> list[int]:
@@ -708,7 +709,7 @@ def _in_words(text: str, start: int, language: Language, rng: Random, count: int
         for match in rng.sample(words, min(len(words), MOST_FEATURES)):
             place = start + at + match.start()
             others = _find_other_words(match[0], place, language, rng, count)
-            edits = tuple(TextEdit(place, place + len(match[0]), other) for other in others)
+            edits = tuple([TextEdit(place, place + len(match[0]), other) for other in others])
             if edits:
                 found += _choose_edits(Feature("near-word", edits), language, rng, count)
         found += _in_whole(body, start + at, language, rng, count)
@@ -729,7 +730,7 @@ def _in_whole(body: str, start: int, language: Language, rng: Random, count: int
     ]
     if len(others) < 2 or not body.isascii() or FIXED.search(body):
         return []
-    edits = tuple(TextEdit(start, start + len(body), other) for other in others if other.isascii())
+    edits = tuple([TextEdit(start, start + len(body), other) for other in others if other.isascii()])
     return _choose_edits(Feature("near-word", edits), language, rng, count)
 
 
