@@ -291,13 +291,15 @@ class CallHistory:
 def side_calls(nodes: Sequence[AnsweredCall]) -> set[AnsweredCall]:
     """Return the answers that have no part in the agent's work, such as a title for the conversation.
 
-    A side call starts a conversation of its own and offers no tools, while other calls of the episode do. No other call
-    continues it, starts from it or quotes its answer. It may tell the commands so far, and then looks like a subagent.
+    A side call offers no tools, while other calls of the episode do. No other call continues it, starts from it or
+    quotes its answer. It starts a conversation of its own, or the agent goes on with tools from the answer that it came
+    from, as after a check for loops. It may tell the commands so far, and then looks like a subagent.
     """
     if all(node.place.tools == NO_TOOLS for node in nodes):
         return set()
     origins = {node.parent for node in nodes}
-    own = [node for node in nodes if node.parent is None or node.place.reason == "subagent"]
+    gone_on = {node.place.before for node in nodes if node.place.tools != NO_TOOLS}
+    own = [node for node in nodes if node.place.reason == "subagent" or node.parent is None or node.parent in gone_on]
     alone = [node for node in own if node.place.tools == NO_TOOLS and node not in origins]
     told = [text_of(message) for node in nodes for message in node.place.new] if alone else []
     return {node for node in alone if not _is_quoted(node.answer.content.strip(), told)}

@@ -208,7 +208,7 @@ def test_a_plain_conversation_is_one_segment_with_versions_and_logprobs() -> Non
     assert segment.temperature == 0.7
     assert {version for version, mask in zip(segment.versions, segment.loss_mask, strict=True) if mask} == {0, 1, 2, 3}
     assert [turn.tool for turn in session.turns] == ["", "bash", "bash", ""]
-    assert [turn.parent for turn in session.turns] == [None, None, 1, 2]
+    assert [turn.parent for turn in session.turns] == [None] * 4
     assert session.turns[1].action == say(1)
     assert session.turns[1].thought == f"hm\n{'x' * 90}"
     assert session.report().usage.completion_tokens == sum(segment.loss_mask)
@@ -331,6 +331,22 @@ def test_a_title_that_is_told_the_commands_so_far_is_no_subagent(has_tools: bool
     asked(session, CHAT, {"messages": title, **({"tools": TOOLS} if has_tools else {})})
     session.close()
     assert [segment.side_call for segment in session.report().segments] == [False, not has_tools]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole-history", "last-messages"])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_check_for_loops_is_a_side_call_if_the_agent_goes_on(whole: bool, goes_on: bool) -> None:
+    """Gemini CLI asks so after 30 turns. A summary is asked for in the same way, and replaces the history."""
+    said = [call("ls", "So."), call("pwd", "So."), '{"unproductive_state_confidence": 0.1}', "Done."]
+    sampler, _ = tokens(said.__getitem__, append_only=True)
+    session = Session(sampler)
+    agent = Agent(session)
+    conversation = told(agent.ask(told(agent.ask(user("issue")), "result")), "result")
+    check = [*(conversation if whole else [*user("The request: issue"), *conversation[1:]]), *user("Is it stuck?")]
+    asked(session, CHAT, {"messages": check})
+    agent.ask(conversation if goes_on else user("Summary: all is well."))
+    session.close()
+    assert [segment.side_call for segment in session.report().segments].count(True) == goes_on
 
 
 def test_a_template_that_forgets_thoughts_starts_segments_unless_it_must_not() -> None:
