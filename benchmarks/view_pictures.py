@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
-from swe_gym.rollout.policies.calls import render, shell_call, submit_call, swe_env
+from swe_gym.rollout.policies.base import render, shell_call, submit_call, swe_env
 from swe_gym.viewer.server import ViewServer
 
 NUMBERS = itertools.count()

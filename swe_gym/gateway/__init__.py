@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .model_server import ServerSampler as ServerSampler
     from .model_server import check_shapes as check_shapes
     from .play import AgentPlayer as AgentPlayer
-    from .players import rehearse as rehearse
+    from .play import rehearse as rehearse
     from .rendering import Renderer as Renderer
     from .sampler import Sampler as Sampler
     from .session import Limits as Limits

@@ -1,4 +1,4 @@
-"""An agent plays an episode of a `SweEnv`: in its sandbox, with its own tools, asking a model through the gateway."""
+"""Agents that play episodes of a `SweEnv`: in its sandbox, with their own tools, asking a model through the gateway."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import gymnasium
 from ..envs import SweEnv
 from ..errors import PolicyError, SandboxError, SandboxLost, UsageError
 from ..rollout import RecordedEpisode
-from ..rollout.policies import EpisodeSettings
+from ..rollout.policies import EpisodeSettings, LLMPolicies, PolicyFactory
 from ..sandboxes import Connection, Sandbox
 from ..spaces import Info, StepResult
-from ..trajectories import PolicyInfo, Trajectory, Turn, why_ended
-from ..types import ExecResult, JsonObject, ToolCall
-from .agents.base import Agent, Assignment, Launch
-from .agents.equipment import check_network
+from ..trajectories import ModelServer, PolicyInfo, Prices, Trajectory, Turn, why_ended
+from ..types import ExecResult, JsonMapping, JsonObject, ToolCall
+from .agents import make_agent
+from .agents.base import Agent, Assignment, Launch, check_network
 from .kits import PLACE, build_kit
+from .model_server import ServerSampler
 from .sampler import Sampler
 from .session import Limits, Session
 
@@ -268,3 +269,85 @@ def _stopping(session: Session, sandbox: Sandbox) -> Iterator[None]:
     finally:
         over.set()
         thread.join(STOP_SECONDS)
+
+
+class AgentPlayers:
+    """The factory of players whose agent asks a model on a server.
+
+    Args:
+        name: Name of the agent.
+        options: Options of the agent.
+        policies: The policy `llm`, which has the server, the model, sampling settings and prices.
+
+    Raises:
+        UsageError: The agent or an option is invalid, or the policy is another one.
+        SandboxStartError: The kit cannot be built.
+    """
+
+    def __init__(self, name: str, options: JsonMapping, policies: PolicyFactory) -> None:
+        if not isinstance(policies, LLMPolicies):
+            raise UsageError("an agent asks a model: use the policy 'llm' with it, and set its model")
+        self._name, self._agent = name, make_agent(name, options)
+        self.mounts = mounts_of(self._agent)
+        self._policies, self._sampler = policies, ServerSampler(policies)
+
+    def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> AgentPlayer:  # noqa: ARG002
+        """Return the player of one episode."""
+        own = self._policies.seed
+        seed = None if own is None or seed is None else (own + seed) % (1 << 31)
+        return AgentPlayer(self._name, self._agent, self._sampler, seed=seed)
+
+    @property
+    def price(self) -> Prices | None:
+        """Prices that the cost is counted with."""
+        return self._policies.price
+
+    def ask_server(self) -> ModelServer:
+        """Return the model's server."""
+        return self._policies.ask_server()
+
+    def close(self) -> None:
+        """Close the connection: running agents lose their model, and their episodes end without a reward."""
+        self._sampler.close()
+        self._policies.close()
+
+
+START_SECONDS = 60.0
+"""Seconds in which an agent must end if it cannot start. A slower one is taken to work."""
+
+
+def rehearse(env: SweEnv, name: str, options: JsonMapping, task_id: str) -> None:
+    """Start an agent on a task until it connects to its model.
+
+    Args:
+        env: A new environment. The caller closes it.
+        name: Name of the agent.
+        options: Options of the agent.
+        task_id: The task.
+
+    Raises:
+        UsageError: It ended before.
+        SandboxError: The sandbox did not start, or was lost.
+    """
+    agent = make_agent(name, options)
+    env.use_mounts(mounts_of(agent))
+    issue, _ = env.reset(options={"task_id": task_id})
+    sandbox, connected = env.sandbox, threading.Event()
+
+    def serve(connection: Connection) -> None:
+        connected.set()
+        connection.close()
+        with contextlib.suppress(SandboxError):  # the agent's own command reports it
+            sandbox.end_processes(commands=True, timeout=STOP_SECONDS)
+
+    forward = sandbox.forward(0, serve)
+    try:
+        url = f"http://127.0.0.1:{forward.port}"
+        launch = agent.launch(Assignment(issue, "model", url, PLACE, HOME))
+        result = start_agent(sandbox, launch, time.monotonic() + START_SECONDS)
+    finally:
+        forward.close()
+    if not connected.is_set() and not result.timed_out:
+        text = f"the agent {name!r} {how_it_ended(result)} before it asked its model. Correct its options"
+        said = result.text[-SHOWN:].strip()
+        raise UsageError(f"{text}: agent.NAME=VALUE. Its output:\n{said}" if said else f"{text}: agent.NAME=VALUE")

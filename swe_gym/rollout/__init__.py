@@ -9,8 +9,6 @@ from ..registry import load as _load
 
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .attempt import EpisodeJob as EpisodeJob
-    from .budget import RolloutBudget as RolloutBudget
-    from .budget import check_price as check_price
     from .engine import RolloutOptions as RolloutOptions
     from .engine import RolloutResult as RolloutResult
     from .engine import RolloutStopped as RolloutStopped
@@ -29,6 +27,8 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .pool import Job as Job
     from .progress import Failure as Failure
     from .progress import Progress as Progress
+    from .progress import RolloutBudget as RolloutBudget
+    from .progress import check_price as check_price
     from .replay import replay_trajectory as replay_trajectory
 
 else:

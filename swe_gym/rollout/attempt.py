@@ -16,14 +16,13 @@ from ..sandboxes import WarmPool
 from ..trajectories import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..trajectories.run_folder import EpisodeKey
 from ..types import JsonObject, Verdict
-from .budget import RolloutBudget
 from .episode import make_episode
 from .losses import charge, lost_by_policy, lost_in_a_call
 from .plan import Plan, without_secrets
 from .policies import EpisodeSettings, HostedPolicy, Player, Policy, PolicyFactory, ReportingPolicy, make_players
 from .policies.base import Phase, RunningEpisode, answer_for
 from .pool import DriverLink, Job, Key
-from .progress import Failure
+from .progress import Failure, RolloutBudget
 
 logger = logging.getLogger(__name__)
 

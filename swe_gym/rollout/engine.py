@@ -23,13 +23,12 @@ from ..trajectories import ModelServer, Trajectory, Usage
 from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
 from ..types import Frozen, JsonObject
 from .attempt import Try, now
-from .budget import RolloutBudget, check_price
 from .executors import ON_THIS_MACHINE, open_executor
 from .plan import Plan, hash_config, without_secrets
 from .policies import PolicyFactory, make_players
 from .policies.base import AsksServer
 from .pool import EpisodePool, Executor
-from .progress import Progress, Tally
+from .progress import Progress, RolloutBudget, Tally, check_price
 
 REPORT_EVERY = 1.0
 """Seconds between two reports of progress."""

@@ -12,9 +12,9 @@ from ..spaces import Info
 from ..trajectories import Trajectory, Usage
 from ..types import JsonObject
 from ..wrappers import RecordTrajectory
-from .budget import RolloutBudget
 from .policies import EpisodeSettings, Player, Policy, PolicyReport, ReportingPolicy
 from .policies.base import Phase, RunningEpisode
+from .progress import RolloutBudget
 
 
 def make_episode(env: gymnasium.Env[str, str], policy: Policy | Player, settings: EpisodeSettings) -> RunningEpisode:

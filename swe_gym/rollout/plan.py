@@ -11,7 +11,7 @@ from ..envs import SweEnv
 from ..errors import UsageError, unknown_name
 from ..trajectories.run_folder import EpisodeKey
 from ..types import Frozen, Json, JsonObject
-from .budget import RolloutBudget
+from .progress import RolloutBudget
 
 _PRIVATE = re.compile(r"(.*[_-])?(key|keys|url|token|secret|password|headers|authorization)")
 _OF_A_PLAN = {"source", "source_options", "task_id", "render_mode"}  # arguments of SweEnv that the plan sets

@@ -11,7 +11,7 @@ from runs_on_disk import run_info
 
 from swe_gym.gateway.agents.base import Agent, Assignment, Launch
 from swe_gym.gateway.kits import Kit
-from swe_gym.rollout.policies.models import known_prices
+from swe_gym.rollout.policies.server_check import known_prices
 from swe_gym.testing.loopback import Exchange, HttpAnswer
 from swe_gym.testing.openai_server import CHAT, MODELS, ModelReply, OpenAIServer
 from swe_gym.trajectories.comparison import compare

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from swe_gym.errors import PolicyError, UsageError
 from swe_gym.gateway.calls import tool_call
 from swe_gym.rollout.attempt import Try
-from swe_gym.rollout.budget import RolloutBudget
 from swe_gym.rollout.engine import RolloutOptions, RolloutResult, RolloutStopped, rollout
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.losses import lost_by_policy
@@ -22,7 +21,7 @@ from swe_gym.rollout.plan import Plan, hash_config
 from swe_gym.rollout.policies.base import Policy, PolicyReport
 from swe_gym.rollout.policies.llm import action_of
 from swe_gym.rollout.policies.scripted import EmptyPolicy
-from swe_gym.rollout.progress import Progress
+from swe_gym.rollout.progress import Progress, RolloutBudget
 from swe_gym.tasks.file import write_tasks
 from swe_gym.trajectories.run_folder import FAILED, EpisodeKey, RunFolder, RunInfo, read_index, read_live, read_run
 from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Turn, Usage

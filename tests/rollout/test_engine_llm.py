@@ -13,10 +13,9 @@ import pytest
 from swe_gym.cli.common import open_console
 from swe_gym.cli.rollout_display import print_results, progress_line
 from swe_gym.errors import UsageError
-from swe_gym.rollout.budget import RolloutBudget
 from swe_gym.rollout.engine import RolloutOptions, RolloutStopped, rollout
 from swe_gym.rollout.plan import Plan
-from swe_gym.rollout.progress import Progress
+from swe_gym.rollout.progress import Progress, RolloutBudget
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.loopback import HttpAnswer
 from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer, error_body

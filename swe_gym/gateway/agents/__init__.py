@@ -5,8 +5,7 @@ from pydantic import ValidationError
 from ...errors import UsageError, unknown_name, wrong_fields
 from ...registry import Registry
 from ...types import JsonMapping
-from .base import Agent
-from .equipment import check_network
+from .base import Agent, check_network
 
 __all__ = ["AGENTS", "Agent", "check_network", "make_agent"]
 

@@ -3,8 +3,7 @@
 import json
 
 from ..kits import NpmKit
-from .base import KEY, Assignment, Launch
-from .equipment import EquippedAgent
+from .base import KEY, Assignment, EquippedAgent, Launch
 
 
 class ClaudeCode(EquippedAgent):

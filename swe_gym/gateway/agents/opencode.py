@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from ...types import JsonObject
 from ..kits import NpmKit
-from .base import KEY, Assignment, Launch
-from .equipment import EquippedAgent, McpServer
+from .base import KEY, Assignment, EquippedAgent, Launch, McpServer
 
 
 class OpenCode(EquippedAgent):

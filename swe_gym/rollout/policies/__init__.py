@@ -15,12 +15,12 @@ from .base import Policy as Policy
 from .base import PolicyFactory as PolicyFactory
 
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
+    from .base import ENDING as ENDING
     from .base import EpisodeSettings as EpisodeSettings
     from .base import HostedPolicy as HostedPolicy
     from .base import Player as Player
     from .base import PolicyReport as PolicyReport
     from .base import ReportingPolicy as ReportingPolicy
-    from .calls import ENDING as ENDING
     from .gold import GoldPolicy as GoldPolicy
     from .human import HumanPolicy as HumanPolicy
     from .llm import TOKENS_PER_CHARACTER as TOKENS_PER_CHARACTER
@@ -63,7 +63,7 @@ __all__ = [
     "make_policies",
 ]
 
-_AGENTS = "swe_gym.gateway.players:AgentPlayers"
+_AGENTS = "swe_gym.gateway.play:AgentPlayers"
 """The factory of players whose agents ask the model of another factory."""
 
 POLICIES = Registry[Callable[..., Policy]](

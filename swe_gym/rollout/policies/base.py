@@ -1,4 +1,4 @@
-"""`Policy`: the protocol between policies and the episode loop. `policies` holds the built-in ones.
+"""`Policy`: the protocol between policies and the episode loop, and calls that every tool preset has.
 
 The episode of a policy may run elsewhere: `HostedPolicy` asks the driver for each action.
 """
@@ -9,12 +9,14 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
 
-from ...errors import PolicyError
+from ...actions import render_call, shell_tool
+from ...envs import SweEnv, ToolEnv
+from ...errors import PolicyError, UsageError
 from ...spaces import Info
 from ...trajectories import ModelServer, PolicyInfo, Prices, Segment, Trajectory, Turn, Usage
-from ...types import JsonObject, ToolSpec
-from ..budget import RolloutBudget
+from ...types import JsonObject, ToolCall, ToolSpec
 from ..pool import DriverLink
+from ..progress import RolloutBudget
 
 
 class Policy(Protocol):
@@ -199,3 +201,63 @@ class HostedPolicy:
     def report(self) -> PolicyReport:
         """Return the usage of the last action."""
         return self._report
+
+
+ENDING = ("submit", "finish")
+"""Names of tools that end the episode."""
+
+
+def swe_env(env: gymnasium.Env[str, str]) -> SweEnv:
+    """Return the `SweEnv` below all wrappers, for policies that read its task.
+
+    Raises:
+        UsageError: It is another environment.
+    """
+    if not isinstance(env.unwrapped, SweEnv):
+        raise UsageError(f"this policy reads the task: it needs a SweEnv, not a {type(env.unwrapped).__name__}")
+    return env.unwrapped
+
+
+def tool_env(env: gymnasium.Env[str, str]) -> ToolEnv:
+    """Return the environment below all wrappers, whose sandboxes may be on a server.
+
+    Raises:
+        UsageError: It is neither a `SweEnv` nor a `RemoteEnv`.
+    """
+    if not isinstance(env.unwrapped, ToolEnv):
+        raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
+    return env.unwrapped
+
+
+def render(env: ToolEnv, call: ToolCall) -> str:
+    """Return the call as an action, in the format of the environment."""
+    return render_call(call, env.config["action_format"])
+
+
+def submit_call(env: ToolEnv) -> ToolCall:
+    """Return the call that submits.
+
+    Raises:
+        UsageError: No tool submits.
+    """
+    for call in ending(env):
+        return call
+    raise UsageError("no tool ends the episode: add 'submit' to tools")
+
+
+def ending(env: ToolEnv) -> list[ToolCall]:
+    """Return the call that submits in a list, empty if no tool submits."""
+    return [ToolCall(name=spec.name) for spec in env.tools if spec.name in ENDING][:1]
+
+
+def shell_call(env: ToolEnv, command: str) -> ToolCall:
+    """Return the call that runs a shell command.
+
+    Raises:
+        UsageError: No tool is a shell.
+    """
+    shell = shell_tool(env.tools)
+    if shell is None:
+        raise UsageError("this policy needs a shell tool, and the environment has none")
+    spec, parameter = shell
+    return ToolCall(name=spec.name, arguments={parameter: command})

@@ -9,7 +9,7 @@ import gymnasium
 from ...actions import properties_of
 from ...spaces import Info
 from ...types import JsonObject, ToolCall
-from .calls import render, shell_call, submit_call, swe_env
+from .base import render, shell_call, submit_call, swe_env
 
 Plan = Generator[ToolCall, str, None]
 """Yields calls and receives their observations."""

@@ -12,7 +12,7 @@ from ...grading.in_place import put_solution, solve_command, steps_of
 from ...spaces import Info
 from ...tasks import expert_calls
 from ...types import RewardScript, ToolCall
-from .calls import ending, render, shell_call, submit_call, swe_env, tool_env
+from .base import ending, render, shell_call, submit_call, swe_env, tool_env
 from .scripted import ScriptedPolicy
 
 CHUNK = 60_000

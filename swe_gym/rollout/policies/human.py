@@ -12,7 +12,7 @@ from ...actions import shell_tool
 from ...errors import UsageError
 from ...spaces import Info
 from ...types import ToolCall, ToolSpec
-from .calls import ENDING, render, tool_env
+from .base import ENDING, render, tool_env
 
 HELP = """\
 A line is a shell command. A line that begins with a colon is a tool:

@@ -21,11 +21,10 @@ from ...spaces import Info
 from ...trajectories import ModelServer, PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
 from .answer_cache import AnswerCache
-from .base import PolicyReport
-from .calls import tool_env
+from .base import PolicyReport, tool_env
 from .chat_client import ChatClient, ChatReply, ContextExceeded, address_of, without_key
 from .history import ChatHistory
-from .models import SECONDS, identity_of, known_prices, rows_of
+from .server_check import SECONDS, identity_of, known_prices, rows_of
 
 logger = logging.getLogger(__name__)
 

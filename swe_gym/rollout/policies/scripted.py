@@ -7,7 +7,7 @@ import gymnasium
 
 from ...errors import UsageError
 from ...spaces import Info
-from .calls import render, submit_call, tool_env
+from .base import render, submit_call, tool_env
 
 
 class ScriptedPolicy:

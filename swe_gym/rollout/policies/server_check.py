@@ -1,15 +1,62 @@
-"""Asks a model's server, before a run, whether it will answer the run's requests."""
+"""What is known of a model and its server before a run: its row in the list, its prices, whether it answers."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, NoReturn
+import functools
+import re
+import tomllib
+import urllib.parse
+from collections.abc import Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ...errors import PolicyError, UsageError, unknown_name
-from ...trajectories import ModelServer
-from ...types import JsonObject
+from ...trajectories import ModelServer, Prices
+from ...types import Json, JsonObject
 from .chat_client import ChatClient, without_key
-from .llm import LLMPolicies
-from .models import SECONDS, identity_of, rows_of
+
+if TYPE_CHECKING:  # it imports this module
+    from .llm import LLMPolicies
+
+SECONDS = 4.0
+"""Deadline of the list."""
+
+IDENTITY = ("id", "root", "parent")
+"""Fields that identify a model. vLLM and SGLang tell the checkpoint as `root`; other fields may change in between."""
+
+
+def rows_of(said: Json) -> list[JsonObject] | None:
+    """Return the rows of a list of models; None if the answer is not one."""
+    rows = said.get("data") if isinstance(said, dict) else None
+    return [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else None
+
+
+def identity_of(rows: Sequence[JsonObject], model: str) -> JsonObject:
+    """Return what a list tells about a model, as short texts; empty if it does not list it."""
+    row = next((row for row in rows if row["id"] == model), {})
+    return {name: str(row[name])[:500] for name in IDENTITY if row.get(name)}
+
+
+TABLE = "prices.toml"
+"""Data file beside this module."""
+
+
+def known_prices(model: str, server: str) -> Prices | None:
+    """Return the public prices of a model, None if the table does not have them.
+
+    Args:
+        model: Model name; a dated name such as "gpt-4.1-2025-04-14" has the prices of its model.
+        server: URL of the server. The same model costs something else at another provider.
+    """
+    host = _table().get(urllib.parse.urlsplit(server).hostname or "", {})
+    prices = host.get("models", {}).get(re.sub(r"-(\d{4}-\d{2}-\d{2}|\d{8})$", "", model))
+    return Prices(**prices, date=str(host["checked"])) if prices else None
+
+
+@functools.cache
+def _table() -> JsonObject:
+    return tomllib.loads(resources.files(__package__).joinpath(TABLE).read_text(encoding="utf-8"))
+
 
 CHAT_SECONDS = 10.0
 """Deadline of the short request."""
