@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from ..gateway import Kit, build_kit, find_kit, kit_bytes
+from ..gateway import Kit, build_kit, find_kit, find_templates, kit_bytes, prove, write_page
 from ..gateway.agents import AGENTS, make_agent
 from ..types import JsonObject
 from .common import make_table, open_console, print_json
@@ -17,11 +17,25 @@ from .options import AsJson
 def agents(
     build: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Build the kits of these agents.")] = None,
     as_json: AsJson = False,
+    matrix: Annotated[
+        bool, typer.Option(help="Print which chat templates work with which agents, as Markdown.")
+    ] = False,
+    templates: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of chat templates (*.jinja), beside those of TRL.")
+    ] = None,
 ) -> None:
     """List the agents for `rollout --agent`, and the size of their kits. With names, build their kits first.
 
     A kit is what an agent needs in a sandbox. It is built once, at its first use at the latest, and kept in the cache.
     """
+    if matrix:
+        found = find_templates(templates)
+        if not found:
+            raise UsageError("no chat templates: name a folder with --templates, or pip install --no-deps trl")
+        typer.echo(write_page([prove(name, path.read_text()) for name, path in found.items()]), nl=False)
+        return
+    if templates is not None:
+        raise UsageError("--templates has no effect without --matrix")
     for name in build or []:
         if (kit := make_agent(name).kit) is not None:
             ready_kit(name, kit)

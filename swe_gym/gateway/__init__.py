@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .kits import build_kit as build_kit
     from .kits import find_kit as find_kit
     from .kits import kit_bytes as kit_bytes
+    from .matrix import find_templates as find_templates
+    from .matrix import prove as prove
+    from .matrix import write_page as write_page
     from .model_server import ServerSampler as ServerSampler
     from .model_server import check_shapes as check_shapes
     from .play import AgentPlayer as AgentPlayer

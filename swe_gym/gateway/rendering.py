@@ -316,17 +316,15 @@ def _as_text(message: JsonObject, form: str) -> JsonObject:
 
 def _write_ids(messages: Sequence[JsonObject]) -> list[JsonObject]:
     """Return messages whose tool calls have ids in the form that models of Kimi write."""
-    calls = [call for message in messages for call in message.get("tool_calls") or ()]
-    ids = {
-        call["id"]: f"functions.{call['function']['name']}:{number}"
-        for number, call in enumerate(calls)
-        if not WRITTEN_ID.fullmatch(call["id"])
-    }
+    ids: dict[str, str] = {}
+    numbers = itertools.count()
     found: list[JsonObject] = []
     for message in messages:
         if made := message.get("tool_calls"):
-            made = [{**call, "id": ids.get(call["id"], call["id"])} for call in made]
-            found.append({**message, "tool_calls": made})
+            for call, number in zip(made, numbers, strict=False):
+                own = f"functions.{call['function']['name']}:{number}"
+                ids[call["id"]] = call["id"] if WRITTEN_ID.fullmatch(call["id"]) else own
+            found.append({**message, "tool_calls": [{**call, "id": ids[call["id"]]} for call in made]})
         elif asked := message.get("tool_call_id"):
             found.append({**message, "tool_call_id": ids.get(asked, asked)})
         else:

@@ -101,7 +101,20 @@ def _prove(renderer: Provable) -> None:
     """
     for reasoning, content in (("", ""), ("", "I look."), ("Hm.", "")):
         _prove_call(renderer, _said(content, reasoning, ARGUMENTS))
+    _prove_text(renderer)
     _prove_rounds(renderer)
+
+
+def _prove_text(renderer: Provable) -> None:
+    """Render an answer without calls: its text is read as text. It has reasoning, unless the prompt ends reasoning."""
+    said: JsonObject = {"role": "assistant", "content": "Yes."}
+    for message in ({**said, "reasoning_content": "Hm."}, said):
+        text, prompt = _render_answer(renderer, [_SYSTEM, QUESTION], message)
+        if prompt:
+            found = renderer.read_first(text, [PROBE], prompt)
+            if "Yes." not in found["content"]:
+                raise Unproven(f"an answer was rendered as {shown(text)}, and nothing of it was read as text")
+            return
 
 
 def _prove_call(renderer: Provable, message: JsonObject) -> None:

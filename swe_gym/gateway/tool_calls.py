@@ -105,9 +105,10 @@ class VllmParsers:
         self._template, self._request = template, ChatCompletionRequest
         try:
             self._tokenizer = get_cached_tokenizer(template.tokenizer)
-            self._parser: type[Parser] = ParserManager.get_parser(
-                tool, reasoning or None, enable_auto_tools=True, tokenizer=self._tokenizer
-            )
+            self._parsers: list[type[Parser] | None] = [
+                ParserManager.get_parser(tool or None, name, enable_auto_tools=True, tokenizer=self._tokenizer)
+                for name in (reasoning or None, None)
+            ]
         except Exception as error:  # they raise what they like
             raise Unproven(f"vLLM's parsers do not work with the tokenizer: {error}") from error
 
@@ -139,7 +140,10 @@ class VllmParsers:
         request = self._request.model_validate(
             {**asked, "tools": list(tools), "tool_choice": "auto"} if tools else asked
         )
-        parser = self._parser(self._tokenizer, request.tools, chat_template_kwargs={})
+        kind = self._parsers[prompt.rstrip().endswith("</think>")]  # as its server does in streams
+        if kind is None:
+            return "", text, []
+        parser = kind(self._tokenizer, request.tools, chat_template_kwargs={})
         parser.set_prompt_token_ids(self._template.encode(prompt))
         reasoning, content, found = parser.parse(
             text, request, enable_auto_tools=True, model_output_token_ids=self._template.encode(text)

@@ -1,35 +1,18 @@
 """Chat templates of real models on a tokenizer of bytes."""
 
-import importlib.metadata
 import importlib.util
 import os
-import re
 import threading
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swe_gym.gateway.call_formats import VLLM, family_of
+from swe_gym.gateway.matrix import ENDINGS, first_tag
 from swe_gym.gateway.rendering import Renderer
 from swe_gym.rollout.tokens import ChatTemplate, Completion
-
-
-def templates() -> dict[str, Path]:
-    """Return the chat templates of models, by name: those that TRL ships and those of the folder `SWE_GYM_TEMPLATES`.
-
-    TRL itself is not imported.
-    """
-    try:
-        files = importlib.metadata.files("trl") or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    found = [Path(str(one.locate())) for one in files if one.match("trl/chat_templates/*.jinja")]
-    if folder := os.environ.get("SWE_GYM_TEMPLATES"):
-        found += Path(folder).glob("*.jinja")
-    return {path.stem: path for path in sorted(found) if not path.stem.endswith("_training")}
 
 
 def skip_without_vllm(source: str) -> None:
@@ -47,41 +30,6 @@ def require_vllm() -> None:
         warnings.simplefilter("ignore")
         import vllm.tokenizers.hf
         import vllm.tool_parsers.mistral_tool_parser  # noqa: F401  it imports all of the engine-based parsers
-
-
-def tokenizer_of(source: str) -> Any:
-    """Return a tokenizer of bytes and of the tags in a chat template, on which parsers rely."""
-    import transformers
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    vocabulary = {one: index for index, one in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", clean_up_tokenization_spaces=False
-    )
-    made.chat_template = source
-    tags = [
-        AddedToken(one, special=False, normalized=False) for one in dict.fromkeys([*_TAG.findall(source), *THOUGHTS])
-    ]
-    made.add_tokens(tags)
-    made.add_special_tokens({"additional_special_tokens": ["<eos>", *ENDS, first_tag(ChatTemplate(made).closing)]})
-    return made
-
-
-_TAG = re.compile(r"<[|｜/]?[\w:▁｜|\-]+>|\[/?[A-Z_]+\]|\]<\][a-z]+\[>\[")
-
-THOUGHTS = ("<think>", "</think>", "[THINK]", "[/THINK]")
-"""Tags that parsers look for, and that some templates do not name."""
-
-ENDS = ("<|call|>", "<|tool_response>", "<|observation|>", "<|end_of_msg|>", "[e~[")
-"""Tokens that end an answer, of families that have another than the first tag after a text."""
-
-
-def first_tag(text: str) -> str:
-    match = re.match(r"\s*(<[^<>]+>|\[e~\[)", text)
-    return match[1] if match else "<|user|>"
 
 
 class Writer:
@@ -117,7 +65,7 @@ class Writer:
         if not self.renderer.shape.parallel and message.get("tool_calls"):
             message = {**message, "tool_calls": message["tool_calls"][:1]}
         text = self.renderer.write(message)
-        end = next((one for one in ENDS if text.endswith(one)), "")
+        end = next((one for one in ENDINGS if text.endswith(one)), "")
         if not end and message.get("tool_calls") and "<|observation|>" in self.template.source:
             end = "<|observation|>"
         return text.removesuffix(end), end or self.end

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,25 @@ import pytest
 from gateway_parts import TOOLS, asked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from template_parts import Writer, skip_without_vllm, templates, tokenizer_of
+from template_parts import Writer, skip_without_vllm
 from test_segments import STEPS, Step, Wild, check, told, user
 
 pytest.importorskip("transformers")
 
 from swe_gym.errors import UsageError
+from swe_gym.gateway.agents import AGENTS
+from swe_gym.gateway.call_formats import FAMILIES
+from swe_gym.gateway.matrix import find_templates, make_tokenizer, prove, row_of
 from swe_gym.gateway.rendering import Renderer
 from swe_gym.gateway.session import Session
+from swe_gym.gateway.template_proof import QUESTION
 from swe_gym.gateway.token_sampler import TokenSampler
 from swe_gym.gateway.tool_calls import specs_of
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.trajectories.trajectory import Turn
 
-TEMPLATES = templates()
+FOLDER = os.environ.get("SWE_GYM_TEMPLATES")
+TEMPLATES = find_templates(Path(FOLDER) if FOLDER else None)
 if not TEMPLATES:
     pytest.skip("chat templates of models: pip install --no-deps trl", allow_module_level=True)
 
@@ -71,7 +77,7 @@ CHAT = "/v1/chat/completions"
 
 @functools.cache
 def tokenizer(name: str) -> Any:
-    return tokenizer_of(TEMPLATES[name].read_text())
+    return make_tokenizer(TEMPLATES[name].read_text())
 
 
 def sampler_of(name: str, say: Any, cut: Any = ()) -> tuple[TokenSampler, Writer]:
@@ -131,7 +137,7 @@ MUSE = {
 
 
 def test_a_tokenizer_with_a_response_template_reads_its_own_calls() -> None:
-    made = tokenizer_of(TEMPLATES["muse_glimmer"].read_text())
+    made = make_tokenizer(TEMPLATES["muse_glimmer"].read_text())
     made.response_template = MUSE
     template = ChatTemplate(made)
     writer = Writer(template, message)
@@ -225,14 +231,25 @@ REWRITING = {
     "Qwen-QwQ-32B": "template_rewrites_history",
     "Reka-Edge": "template_rewrites_history",
     "deepseek-ai-DeepSeek-V3.2": "template_rewrites_history",  # unless it thinks
-    "diffusion_gemma": "template_rewrites_history",
     "google-gemma-4-31B-it": "template_rewrites_history",  # the prompt holds an empty thought
     "google-gemma-4-31B-it-interleaved": "template_rewrites_history",
-    "poolside-Laguna-XS-2.1": "template_rewrites_history",  # the prompt ends a thought
+    "poolside-Laguna-XS-2.1": "template_rewrites_history",  # a line break before its end depends on calls
     "poolside-Laguna-XS.2": "template_rewrites_history",
+    "diffusion_gemma": "template_rewrites_history",
     "llama-cpp-rwkv-world": "answer_rewritten",  # it has no token that ends answers
 }
 """Templates that rewrite their history when a tool has answered -> the reason that is told."""
+
+
+UNLIKE = {
+    "GigaChat3-10B-A1.8B",
+    "GigaChat3.1-10B-A1.8B",
+    "Reka-Edge",
+    "llama-cpp-rwkv-world",
+    "poolside-Laguna-XS-2.1",
+    "poolside-Laguna-XS.2",
+}
+"""Templates without a token that ends all answers alike."""
 
 
 def plain(name: str, *, talks: bool = False) -> Counter[str]:
@@ -242,13 +259,14 @@ def plain(name: str, *, talks: bool = False) -> Counter[str]:
     """
 
     def say(number: int) -> dict[str, Any]:
-        thought = "" if name == "qwen3_5_nothink" else "Hm."
+        thinks = writer.renderer.render_answer([QUESTION], calls("ls", reasoning="Hm."))[1]
+        thought = "Hm." if thinks else ""
         said = {"role": "assistant", "content": f"Done with #{number}."}
         if not talks:
             return calls(f"ls '#{number}'", reasoning=thought)
         return {**said, "reasoning_content": thought} if thought else said
 
-    sampler, _ = sampler_of(name, say)
+    sampler, writer = sampler_of(name, say)
     session, conversation = Session(sampler), user("issue")
     for number in range(4):
         conversation = told(ask(session, conversation), f"result {number}")
@@ -262,31 +280,28 @@ def test_a_plain_conversation_is_one_segment_unless_the_template_rewrites_histor
     assert set(plain(name)) == ({REWRITING[name]} if name in REWRITING else set())
 
 
-def table() -> str:
-    """Return what is proven of each template, as the table of the docs. Templates that are alike share a row."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for name in USABLE:
-        if name == "muse_glimmer" or "trl" not in TEMPLATES[name].parts:
-            continue  # vLLM reads it, or it is in another package
-        renderer = Renderer(ChatTemplate(tokenizer(name)))
-        shape = renderer.shape
-        facts = (
-            renderer.family if renderer.family != "unknown" else "without tools",
-            f"`{renderer.style}`",
-            "in place" if shape.later else "become the user's",
-            "several" if shape.parallel else "one",
-            "new segments" if plain(name) else "one segment",
-            "new segments" if plain(name, talks=True) else "one segment",
-        )
-        rows.setdefault(facts, []).append(name)
-    head = "| Chat templates | Family | Format | Later system messages | Calls | Tool results | User messages |"
-    lines = [f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(facts)} |" for facts, names in rows.items()]
-    return "\n".join([head, "|---|---|---|---|---|---|---|", *sorted(lines, key=lambda line: line.split("|")[2])])
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 
-def test_the_docs_say_what_is_proven() -> None:
-    page = Path(__file__).parents[2] / "docs" / "gateway.md"
-    assert table() in page.read_text(), table()
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_the_page_says_what_is_proven(name: str) -> None:
+    source = TEMPLATES[name].read_text()
+    skip_without_vllm(source)
+    assert row_of(prove(name, source)) in PAGE.read_text()
+
+
+def test_the_page_has_all_agents_and_families() -> None:
+    text = PAGE.read_text()
+    missing = {"Phi-4", "SmolLM3"}  # no package has a template of these that shows tools
+    assert not [one for one in AGENTS.names() if one not in text]
+    assert not [one.name for one in FAMILIES if f"| {one.name} |" not in text and one.name not in missing]
+
+
+@pytest.mark.parametrize("name", [name for name in USABLE if name not in UNLIKE])
+def test_segments_are_proven_by_rendering_alone(name: str) -> None:
+    skip_without_vllm(TEMPLATES[name].read_text())
+    proof = prove(name, TEMPLATES[name].read_text())
+    assert (proof.results, proof.users) == (not plain(name), not plain(name, talks=True))
 
 
 def test_a_template_that_forgets_thoughts_says_so() -> None:

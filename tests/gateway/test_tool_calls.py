@@ -8,11 +8,12 @@ import pytest
 from gateway_parts import TOOLS, ByteTokenizer
 from hypothesis import given
 from hypothesis import strategies as st
-from template_parts import require_vllm, tokenizer_of
+from template_parts import require_vllm
 
 from swe_gym.errors import UsageError
 from swe_gym.gateway.call_formats import FORMATS, family_of
 from swe_gym.gateway.calls import keep_written_ids, tool_call
+from swe_gym.gateway.matrix import make_tokenizer
 from swe_gym.gateway.parsing import arguments_of
 from swe_gym.gateway.rendering import Renderer
 from swe_gym.gateway.tool_calls import readings
@@ -144,7 +145,7 @@ def test_no_text_is_an_error(text: str, style: str) -> None:
         ("... within <tool_call></tool_call> XML tags ...", "Qwen2.5 and Hermes", "hermes"),
         ('... {"name": function name, "parameters": dictionary ...} <|python_tag|>', "Llama 3", "llama"),
         ("... <tool_call>{function-name}\n<arg_key>{key}</arg_key> ...", "GLM-4.5", "glm45"),
-        ("... <|tool_calls_section_begin|> ...", "Kimi K2", "vllm:kimi_k2+kimi_k2"),
+        ("... <|tool_calls_section_begin|> ...", "Kimi K2", "vllm:kimi_k2"),
         ("... [TOOL_CALLS] ...", "Mistral", "vllm:mistral+mistral"),
     ],
 )
@@ -215,7 +216,7 @@ def test_a_family_that_vllm_reads_is_refused_without_vllm() -> None:
 
 def test_parsers_that_vllm_does_not_have_are_refused_with_a_suggestion() -> None:
     require_vllm()
-    tokenizer = tokenizer_of("{% for message in messages %}{{ message.content }}{% endfor %}{{ tools or '' }}")
+    tokenizer = make_tokenizer("{% for message in messages %}{{ message.content }}{% endfor %}{{ tools or '' }}")
     for style, said in (("vllm:hermse", "tool parser of vLLM 'hermse'"), ("vllm:hermes+qwen", "'qwen'.* mean 'qwen3'")):
         with pytest.raises(UsageError, match=said):
             Renderer(ChatTemplate(tokenizer), style)
