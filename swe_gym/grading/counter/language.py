@@ -109,9 +109,7 @@ class Language:
         self.numbers = sorted(set(re.findall(r"\d+", text)))
         self.pairs = _pairs_of(source.tree, source)
         self._function, self._start = text.encode(), source.span(function)[0]
-        self._known = _copy(_counts_of(source.tree, source))
-        for one, other in _pair(self._known, _count_issue(issue[:LARGEST])):
-            one.update(other)
+        self._known = _copy(_count_known(source.tree, source, issue[:LARGEST]))
         known = self._known.tokens
         self.own_words = sorted(set(PART.findall(text)))
         self.known_words = sorted([part for part in known if part.isalpha() and part.isascii()])
@@ -191,11 +189,12 @@ class Language:
 
 
 @remembered
-def _counts_of(_module: ast.Module, source: Source) -> Counts:
-    return _count(source.beginning(LARGEST))
-
-
-_count_issue = functools.lru_cache(maxsize=16)(_count)
+def _count_known(_module: ast.Module, source: Source, issue: str) -> Counts:
+    """The counts of a file and an issue together."""
+    counts = _count(source.beginning(LARGEST))
+    for one, other in _pair(counts, _count(issue)):
+        one.update(other)
+    return counts
 
 
 @remembered
