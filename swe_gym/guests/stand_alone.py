@@ -117,7 +117,18 @@ def reward(path: str) -> None:
             passed = json.load(file)
     required = order()["required"]
     with open(path, "w", encoding="utf-8") as file:
-        file.write("1\n" if required and all(passed.get(test) is True for test in required) else "0\n")
+        file.write("1\n" if required and all(is_passed(test, passed) for test in required) else "0\n")
+
+
+def is_passed(test: str, passed: "dict[str, bool]") -> bool:
+    """Return whether a required test passed. Many lists cut the ids of pytest at their first blank."""
+    if test in passed:
+        return passed[test]
+    words = test.split()
+    found = [ok for name, ok in passed.items() if name.split() == words]
+    if not found and "::" in test:
+        found = [ok for name, ok in passed.items() if name.split(None, 1)[0] == test]
+    return bool(found) and all(found)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from swe_gym.curation.harbor import export_harbor
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import UsageError
 from swe_gym.grading.in_place import run_solution
+from swe_gym.guests.stand_alone import is_passed
 from swe_gym.sandboxes.local import problem
 from swe_gym.tasks import load_source
 from swe_gym.tasks.harbor import HarborSource
@@ -141,6 +142,22 @@ def test_unittest_results_are_those_of_each_test(exported: Any) -> None:
     play = exported(pytest_task(oracle=oracle))
     assert play("adder", None) == 1.0
     assert play("adder", "printf 'def add(a, b):\\n    return a + b if b == 3 else a\\n' > calc.py") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("test", "passes"),
+    [
+        ("t.py::test_a[x y]", True),
+        ("t.py::test_a[x  y]", True),
+        ("t.py::test_a[x", True),
+        ("t.py::test_b[x", False),
+        ("t.py::test_c", False),
+        ("works", False),
+    ],
+)
+def test_ids_that_are_cut_at_a_blank_mean_the_tests_that_they_begin(test: str, passes: bool) -> None:
+    results = {"t.py::test_a[x y]": True, "t.py::test_b[x y]": True, "t.py::test_b[x z]": False, "works twice": True}
+    assert is_passed(test, results) is passes
 
 
 def test_the_exit_code_decides_where_it_did(exported: Any) -> None:
