@@ -24,7 +24,7 @@ TEXTS = [
 KINDS = (
     "text input_text output_text refusal image_url input_image image tool_use tool_result thinking redacted_thinking "
     "tool_reference function custom function_call custom_tool_call function_call_output reasoning message file "
-    "video_url user assistant system developer tool none auto required any"
+    "namespace mcp__probe video_url user assistant system developer tool none auto required any"
 ).split()
 NUMBERS: list[Any] = [0, 1, -1, 2**31, 2**63, 10**400, 0.5, -0.0, 1e308, True, False, None]
 MARKUP = [
@@ -39,6 +39,7 @@ MARKUP = [
 
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string", "enum": ["ls"]}}, "required": ["command"]}
 FUNCTION = {"name": "bash", "description": "Runs.", "parameters": SCHEMA, "strict": False}
+NAMESPACE = {"type": "namespace", "name": "mcp__probe", "tools": [{"type": "function", **FUNCTION}]}
 ARGUMENTS = '{"command": "ls"}'
 CALL = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": ARGUMENTS}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}}
@@ -73,7 +74,12 @@ BODIES: dict[str, Any] = {
             {"type": "custom_tool_call", "call_id": "2", "name": "patch", "input": "x"},
             {"type": "custom_tool_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "ok"}]},
         ],
-        "tools": [{"type": "function", **FUNCTION}, {"type": "custom", "name": "patch"}, {"type": "web_search"}],
+        "tools": [
+            {"type": "function", **FUNCTION},
+            {"type": "custom", "name": "patch"},
+            {"type": "web_search"},
+            NAMESPACE,
+        ],
         "tool_choice": "auto",
         "max_output_tokens": 99,
     },

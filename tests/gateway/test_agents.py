@@ -274,7 +274,13 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize(
-    ("agent", "tool"), [("claude-code", "mcp__probe__token"), ("opencode", "probe_token"), ("kilo", "probe_token")]
+    ("agent", "tool"),
+    [
+        ("claude-code", "mcp__probe__token"),
+        ("codex", "mcp__probe__token"),
+        ("opencode", "probe_token"),
+        ("kilo", "probe_token"),
+    ],
 )
 def test_mcp_servers_and_skills_reach_the_model(
     agent: str, tool: str, use_kit: Callable[[str], None], tmp_path: Path

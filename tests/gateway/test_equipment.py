@@ -10,6 +10,10 @@ import pytest
 from swe_gym.errors import UsageError
 from swe_gym.gateway.agents import check_network, make_agent
 from swe_gym.gateway.agents.base import Assignment, Launch
+from swe_gym.gateway.calls import Answer
+from swe_gym.gateway.protocols import responses
+from swe_gym.gateway.reading import make_tool_call
+from swe_gym.trajectories import Usage
 
 AT = Assignment("the issue", "m", "http://127.0.0.1:9", "/kit", "/home")
 
@@ -144,8 +148,21 @@ def test_skills_that_are_refused(spoil: Callable[[Path], None], said: str, tmp_p
         make_agent("claude-code", {"skills": str(tmp_path / "skills")})
 
 
-@pytest.mark.parametrize("name", ["mini", "aider", "openhands", "codex"])
+@pytest.mark.parametrize("name", ["mini", "aider", "openhands"])
 def test_an_agent_that_knows_neither_refuses(name: str, tmp_path: Path) -> None:
     for option in ("mcp", "skills"):
         with pytest.raises(UsageError, match=f"option of agent '{name}': '{option}'"):
             make_agent(name, {option: str(tmp_path)})
+
+
+def test_tools_of_a_namespace_have_its_name_before_theirs_for_the_model() -> None:
+    """Codex groups the tools of each MCP server."""
+    tool = {"type": "function", "name": "token", "description": "Token.", "parameters": {"type": "object"}}
+    past = {"type": "function_call", "call_id": "1", "name": "token", "namespace": "mcp__probe", "arguments": "{}"}
+    groups = [{"type": "namespace", "name": name, "tools": [tool]} for name in ("mcp__probe", "multi_agent")]
+    call = responses.read({"model": "m", "input": [past], "tools": groups})
+    assert [one["function"]["name"] for one in call.tools] == ["mcp__probe__token"]
+    assert call.messages[0]["tool_calls"][0]["function"]["name"] == "mcp__probe__token"
+    message = {"role": "assistant", "content": "", "tool_calls": [make_tool_call("2", "mcp__probe__token", "{}", "")]}
+    (item,) = responses.write(call, Answer(message=message, text="", finish="tool_calls", usage=Usage()))["output"]
+    assert (item["namespace"], item["name"], item["type"]) == ("mcp__probe", "token", "function_call")

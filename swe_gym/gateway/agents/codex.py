@@ -1,12 +1,14 @@
 """Codex."""
 
+import json
 import platform
 
 from ..kits import NpmKit
-from .base import KEY, Agent, Assignment, Launch
+from .base import KEY, Assignment, Launch
+from .equipment import EquippedAgent, McpServer
 
 
-class Codex(Agent):
+class Codex(EquippedAgent):
     """Codex. Its programs are linked statically and run in any image."""
 
     version = "0.169.0"
@@ -29,6 +31,7 @@ class Codex(Agent):
             'model_provider="gateway"',
             f"model_providers.gateway={provider}",
             "check_for_update_on_startup=false",
+            *(f"mcp_servers.{name}={_as_toml(server)}" for name, server in self.servers.items()),
         ]
         argv = [program, "exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"]
         argv += ["--model", assignment.model, *(word for one in settings for word in ("--config", one))]
@@ -36,4 +39,22 @@ class Codex(Agent):
             [*argv, *self.arguments, "-"],
             env={"OPENAI_API_KEY": KEY, "CODEX_HOME": assignment.home, **self.env},
             stdin=assignment.issue,
+            files={**self.put_skills(f"{assignment.home}/skills")},
         )
+
+
+def _as_toml(server: McpServer) -> str:
+    """Return the settings of a server as an inline table. A JSON string is a string of TOML too."""
+    if server.url:
+        fields = {"url": json.dumps(server.url), "http_headers": _table(server.headers)}
+    else:
+        fields = {
+            "command": json.dumps(server.command),
+            "args": json.dumps(list(server.args)),
+            "env": _table(server.env),
+        }
+    return f"{{{', '.join(f'{name}={value}' for name, value in fields.items())}}}"
+
+
+def _table(values: dict[str, str]) -> str:
+    return f"{{{', '.join(f'{json.dumps(name)}={json.dumps(value)}' for name, value in values.items())}}}"

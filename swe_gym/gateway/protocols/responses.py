@@ -27,6 +27,9 @@ PING = b": waiting for the model\n\n"
 PASSED = frozenset({"temperature", "top_p", "parallel_tool_calls"})
 """Settings that chat completions have too."""
 
+MCP = "mcp__"
+"""Start of namespaces of MCP servers. Other namespaces hold tools of the agent that a model can do without."""
+
 READ = frozenset("model instructions input tools tool_choice max_output_tokens stream".split()) | PASSED
 """Fields that have an effect."""
 
@@ -42,16 +45,35 @@ def read(body: JsonObject) -> Call:
             raise Refusal(400, f"{name}: not supported, since no response is stored; send the whole input")
     tools = objects(body, "tools")
     named = [_tool(tool) for tool in tools if tool.get("type") in ("function", "custom")]
+    spaces = {join_name(space, tool["name"]): (space, tool) for space, tool in _namespaced(tools)}
     return Call(
         model=field(body, "model", str, ""),
         messages=_messages(body),
-        tools=named,
+        tools=[*named, *(_tool({**tool, "name": name}) for name, (_, tool) in spaces.items())],
         max_tokens=token_limit(body, "max_output_tokens"),
         stream=field(body, "stream", bool, False),
         settings=_settings(body),
         ignored=body.keys() - READ,
-        flags={"custom": [tool["name"] for tool in tools if tool.get("type") == "custom"]},
+        flags={
+            "custom": [tool["name"] for tool in tools if tool.get("type") == "custom"],
+            "namespaces": {name: [space, tool["name"]] for name, (space, tool) in spaces.items()},
+        },
     )
+
+
+def _namespaced(tools: list[JsonObject]) -> Iterator[tuple[str, JsonObject]]:
+    """Yield the tools of MCP servers, each with its namespace: Codex groups them by server."""
+    for group in tools:
+        name = field(group, "name", str, "")
+        if group.get("type") == "namespace" and name.startswith(MCP):
+            for tool in objects(group, "tools"):
+                if tool.get("type") == "function" and isinstance(tool.get("name"), str):
+                    yield name, tool
+
+
+def join_name(namespace: str, name: str) -> str:
+    """Return the name of a tool of a namespace, as the model sees it."""
+    return f"{namespace.rstrip('_')}__{name}"
 
 
 def _settings(body: JsonObject) -> JsonObject:
@@ -117,7 +139,10 @@ def _read_call(item: JsonObject) -> list[JsonObject]:
     arguments = field(item, "arguments", str, "{}")
     if item["type"] == "custom_tool_call":
         arguments = json.dumps({"input": field(item, "input", str, "")}, ensure_ascii=False)
-    call = make_tool_call(field(item, "call_id", str, ""), field(item, "name", str, ""), arguments, "input")
+    name, space = field(item, "name", str, ""), field(item, "namespace", str, "")
+    call = make_tool_call(
+        field(item, "call_id", str, ""), join_name(space, name) if space else name, arguments, "input"
+    )
     return [{"role": "assistant", "content": None, "tool_calls": [call]}]
 
 
@@ -204,6 +229,8 @@ def _items(call: Call, answer: Answer) -> list[JsonObject]:
             said = {"type": "custom_tool_call", "name": name, "input": str(arguments_of(one).get("input", ""))}
         else:
             said = {"type": "function_call", "name": name, "arguments": one["function"]["arguments"]}
+            if name in call.flags["namespaces"]:
+                said["namespace"], said["name"] = call.flags["namespaces"][name]
         items.append({"id": f"fc_{answer.id}_{index}", **said, **common})
     return items
 
