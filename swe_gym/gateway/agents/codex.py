@@ -4,8 +4,7 @@ import json
 import platform
 
 from ..kits import NpmKit
-from .base import KEY, Assignment, Launch
-from .equipment import EquippedAgent, McpServer
+from .base import KEY, Assignment, EquippedAgent, Launch, McpServer
 
 
 class Codex(EquippedAgent):
