@@ -198,7 +198,7 @@ ENDS = {
 @pytest.mark.parametrize("action", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_work_that_ends_its_twins_earns_nothing(runner: str, action: str) -> None:
-    small = three(runner, timeout=8.0)
+    small = three(runner, timeout=12.0)
     verdict = small.judge(IN_TWINS.format(action))
     assert_refused(verdict, small)
 
@@ -252,7 +252,7 @@ def doing(action: str, where: str) -> str:
 @pytest.mark.parametrize("talk", TALK.values(), ids=TALK)
 def test_work_that_talks_to_the_keeper_earns_nothing(talk: str, where: str) -> None:
     work = EVERYWHERE + doing(talk, where)
-    small = three(timeout=8.0)
+    small = three(timeout=12.0)
     assert_refused(small.judge(work), small)
 
 
@@ -287,7 +287,7 @@ def f(x=None):
 def test_work_that_answers_for_its_twins_earns_nothing(answer: str, then: str) -> None:
     work = ANSWERS_FOR_ITS_TWINS.replace("{passes!r}", repr(PASSES))
     work = work.replace("{answer}", answer).replace("{then}", then)
-    small = three(timeout=8.0)
+    small = three(timeout=12.0)
     assert_refused(small.judge(work), small)
 
 
@@ -306,7 +306,7 @@ OF_THE_KEEPER = {
 @pytest.mark.parametrize("action", OF_THE_KEEPER.values(), ids=OF_THE_KEEPER)
 def test_work_that_acts_on_the_keeper_earns_nothing(action: str, where: str) -> None:
     work = "import os, signal\n" + doing(action, where)
-    small = three(timeout=10.0)
+    small = three(timeout=12.0)
     assert_refused(small.judge(work), small)
 
 
