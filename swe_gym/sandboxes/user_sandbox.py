@@ -6,9 +6,28 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from ..errors import FileError
+from ..errors import FileError, UsageError
 from ..guests import bundle
-from ..guests.protocol import EXEC, GET_TAR, MANIFEST, PTY_OPEN, PUT_TAR, READ_FILE, WRITE_FILE
+from ..guests.protocol import (
+    END_PROCESSES,
+    EXEC,
+    FORWARD_CLOSE,
+    FORWARD_DATA,
+    FORWARD_END,
+    FORWARD_OPEN,
+    FORWARD_TAKEN,
+    FORWARD_WAIT,
+    GET_TAR,
+    MANIFEST,
+    PTY_CLOSE,
+    PTY_OPEN,
+    PTY_READ,
+    PTY_SIGNAL,
+    PTY_WRITE,
+    PUT_TAR,
+    READ_FILE,
+    WRITE_FILE,
+)
 from ..types import Capabilities
 from .base import LARGEST_MAX_OUTPUT, Sandbox, make_result
 from .channel import parsing
@@ -21,6 +40,14 @@ if TYPE_CHECKING:
 
 COMMANDS = (EXEC.name, PTY_OPEN.name)
 FILES = (READ_FILE.name, WRITE_FILE.name, GET_TAR.name, PUT_TAR.name, MANIFEST.name)
+WITHOUT_RIGHTS = tuple(
+    operation.name
+    for operation in (
+        *(END_PROCESSES, PTY_READ, PTY_WRITE, PTY_SIGNAL, PTY_CLOSE),
+        *(FORWARD_OPEN, FORWARD_WAIT, FORWARD_CLOSE, FORWARD_DATA, FORWARD_TAKEN, FORWARD_END),
+    )
+)
+"""Operations that touch no file and start nothing. Any other would have root's rights, and is refused."""
 
 HEADER = 64 << 20
 """Bytes of a reply beside its payload: the entries of a manifest."""
@@ -104,6 +131,8 @@ class UserSandbox(Sandbox):
             return self._serve(operation, fields, payload, timeout)
         if operation.name in COMMANDS:
             request = cast("Request", {**fields, "argv": as_user(self._user, fields["argv"])})
+        elif operation.name not in WITHOUT_RIGHTS:
+            raise UsageError(f"{operation.name!r} cannot be carried out with the rights of user {self._user!r}")
         return self._whole._ask(operation, request, payload, timeout=timeout)
 
     def _serve(

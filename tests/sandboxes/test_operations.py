@@ -4,9 +4,11 @@ import os
 
 import pytest
 
+from swe_gym.errors import UsageError
+from swe_gym.guests.file_request import SERVED
 from swe_gym.guests.protocol import OPERATIONS, Decoder, fields_of
 from swe_gym.guests.runner.serve import Runner
-from swe_gym.sandboxes import SandboxSpec
+from swe_gym.sandboxes import SandboxSpec, user_sandbox
 from swe_gym.sandboxes.channel import ByteStream, reply_types
 from swe_gym.sandboxes.fake import KINDS, FakeSandbox, empty_reply, kind_of_call
 from swe_gym.sandboxes.local import LocalSandbox
@@ -53,6 +55,14 @@ def test_the_fake_answers_every_operation(name: str) -> None:
     box = FakeSandbox().start()
     if name not in box._answers:
         assert box._ask(operation, {}, timeout=1) == (empty_reply(operation), b"")
+
+
+def test_no_operation_gets_the_rights_of_root_in_a_sandbox_of_a_user() -> None:
+    known = {*user_sandbox.COMMANDS, *user_sandbox.FILES, *user_sandbox.WITHOUT_RIGHTS}
+    assert known == OPERATIONS.keys() - {"hello"}  # what is added is refused
+    assert set(user_sandbox.FILES) == SERVED.keys()
+    with FakeSandbox().start() as box, pytest.raises(UsageError, match="'hello' cannot be carried out with the rights"):
+        user_sandbox.UserSandbox(box, "me")._ask(OPERATIONS["hello"], {}, timeout=1)
 
 
 def test_every_operation_has_a_case_of_the_contract() -> None:
