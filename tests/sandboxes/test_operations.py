@@ -59,7 +59,7 @@ def test_the_fake_answers_every_operation(name: str) -> None:
 
 def test_no_operation_gets_the_rights_of_root_in_a_sandbox_of_a_user() -> None:
     known = {*user_sandbox.COMMANDS, *user_sandbox.FILES, *user_sandbox.WITHOUT_RIGHTS}
-    assert known == OPERATIONS.keys() - {"hello"}  # what is added is refused
+    assert known < OPERATIONS.keys()  # any other is refused
     assert set(user_sandbox.FILES) == SERVED.keys()
     with FakeSandbox().start() as box, pytest.raises(UsageError, match="'hello' cannot be carried out with the rights"):
         user_sandbox.UserSandbox(box, "me")._ask(OPERATIONS["hello"], {}, timeout=1)
