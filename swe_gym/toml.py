@@ -131,7 +131,7 @@ def resolve_variables(env: Mapping[str, str], allowed: Collection[str], place: s
         env: Variables. A value `${NAME}` or `${NAME:-default}` is that of another variable.
         allowed: Names of this machine's variables that may be read. With a default, others are not read.
         place: File and field, for messages.
-        option: Option of the command line that takes `variables`, for messages.
+        option: What gives `variables` on the command line, such as "agent.variables", for messages.
 
     Raises:
         UsageError: A variable is not allowed or not set, and has no default.
@@ -150,7 +150,7 @@ def resolve_variables(env: Mapping[str, str], allowed: Collection[str], place: s
                 + (
                     "is not set on this machine"
                     if wanted in allowed
-                    else f"may not be read. Pass variables=[{wanted!r}], or {option} variables='[\"{wanted}\"]'"
+                    else f"may not be read. Pass variables=[{wanted!r}], or {option}='[\"{wanted}\"]'"
                 )
             )
         values[name] = default if found is None else found

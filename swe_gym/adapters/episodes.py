@@ -28,6 +28,8 @@ from ..rollout.policies import Policy
 from ..spaces import Info
 from ..trajectories import Segment, Trajectory
 
+logger = logging.getLogger(__name__)
+
 
 class Row(NamedTuple):
     """One prompt and the response to it.
@@ -103,8 +105,6 @@ def outcome_shares(info: Info) -> dict[str, float]:
     """
     return {name: float(info["outcome"] == name) for name in ("agent_limit", "infra_failed")}
 
-
-logger = logging.getLogger(__name__)
 
 RETRIES = 1
 """Further tries at an episode that the infrastructure lost."""

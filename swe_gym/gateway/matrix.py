@@ -56,15 +56,16 @@ class Proof(NamedTuple):
 def find_templates(folder: Path | None = None) -> dict[str, Path]:
     """Return chat templates by name: those that TRL's package holds, and the files *.jinja of a folder.
 
-    TRL itself is not imported. Templates that it changed for training are left out.
+    TRL itself is not imported. Templates that it changed for training are left out; the folder comes first.
     """
     try:
         files = importlib.metadata.files("trl") or []
     except importlib.metadata.PackageNotFoundError:
         files = []
     found = [Path(str(one.locate())) for one in files if one.match("trl/chat_templates/*.jinja")]
-    found += folder.glob("*.jinja") if folder else ()
-    return {path.stem: path for path in sorted(found) if not path.stem.endswith("_training")}
+    named = {path.stem: path for path in found if not path.stem.endswith("_training")}
+    named |= {path.stem: path for path in (folder.glob("*.jinja") if folder else ())}
+    return dict(sorted(named.items()))
 
 
 def make_tokenizer(source: str) -> PreTrainedTokenizerBase:
@@ -200,9 +201,9 @@ the templates of your own models, add `--templates FOLDER`, which holds `*.jinja
 
 ## Chat templates that work
 
-A column of agents says what a server with this template needs to take their first messages, a tool call and its
-result: `y` is nothing, `user` is `policy.later_system=user`, `n` is another template, because this one shows no tools
-or refuses messages. The server also needs the tool parser of the model.
+A column of agents says whether a server with this template takes their first messages, a tool call and its result:
+`y`: yes. `user`: with `policy.later_system=user`. `n`: no, the template shows no tools or refuses messages. The server
+also needs the tool parser of the model.
 
 The other columns are about token sampling, which training uses:
 

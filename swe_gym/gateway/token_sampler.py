@@ -8,7 +8,7 @@ from ..errors import PolicyError
 from ..rollout.tokens import ChatTemplate, Completion, Generator
 from ..trajectories import PolicyInfo, Usage
 from ..types import JsonObject
-from .calls import Answer, Call, Finish, Tokens, keep_written_ids
+from .calls import WRITTEN_ID, Answer, Call, Finish, Tokens, keep_written_ids
 from .history import AnsweredCall, CallPlace
 from .record import ids_after
 from .rendering import Renderer
@@ -87,7 +87,8 @@ class TokenSampler:
         said = _cut_at_stop(text, call.settings.get("stop"))
         message, same = self._renderer.read(said, tools, prompt=self._template.decode(prompt[-PROMPT_END:]))
         if calls := message.get("tool_calls"):
-            kept = keep_written_ids(calls, call.messages) if self._renderer.writes_ids else calls
+            written = self._renderer.writes_ids or any(WRITTEN_ID.fullmatch(one["id"]) for one in calls)
+            kept = keep_written_ids(calls, call.messages) if written else calls
             message, same = {**message, "tool_calls": kept}, same and kept == calls
         finish: Finish = "tool_calls" if message.get("tool_calls") else completion.finish
         usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.token_ids), calls=1)

@@ -127,7 +127,7 @@ def is_passed(test: str, passed: "dict[str, bool]") -> bool:
     words = test.split()
     found = [ok for name, ok in passed.items() if name.split() == words]
     if not found and "::" in test:
-        found = [ok for name, ok in passed.items() if name.split(None, 1)[0] == test]
+        found = [ok for name, ok in passed.items() if name.split(None, 1)[:1] == [test]]
     return bool(found) and all(found)
 
 

@@ -230,7 +230,7 @@ def _fill_in(env: Mapping[str, str], allowed: Collection[str], place: str) -> di
         if "{workdir}" in value:
             raise TaskError(f"{place}.{name} = {value!r}: {{workdir}} has another meaning here. Write the folder")
     try:
-        return resolve_variables(env, allowed, place, "--source-option")
+        return resolve_variables(env, allowed, place, "--source-option variables")
     except UsageError as error:
         raise TaskError(str(error)) from error
 

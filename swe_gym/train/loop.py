@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from ..files import write_text
 from ..gateway import Renderer
 from ..gateway.agents import make_agent
 from ..rollout.tokens import ChatTemplate
-from ..trajectories import Trajectory
+from ..trajectories import Segment, Trajectory
 from ..trajectories.run_folder import LOCK, take_lock
 from ..types import JsonObject
 from .async_collect import AsyncCollector
@@ -29,6 +29,8 @@ from .objective import estimator, explained_variance, gae, nonzero_variance, whi
 from .ranks import Ranks, open_ranks
 from .sampler import SyncedSampler, TrainingStopped, check_logprob_diff, mismatch, sync_weights
 from .sft import run_sft
+
+logger = logging.getLogger(__name__)
 
 
 def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, state: RunState) -> JsonObject:
@@ -53,12 +55,12 @@ def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, stat
         return {**metrics, "trained": 0}
     old = learner.compute_logprobs(batch)
     batch, old, played, nonfinite = _drop_nonfinite(batch, old, played, algorithm, oldest)
-    metrics.update(mismatch(batch, old), nonfinite=nonfinite, trained=len(played.trajectories), tokens=batch.tokens)
+    metrics.update(mismatch(batch, old), nonfinite=nonfinite, trained=len(batch.episodes.unique()), tokens=batch.tokens)
     if not batch.tokens:
         return metrics
     check_logprob_diff(_same_weights(batch, old, state.update), config.generation.max_logprob_diff, state.update)
     if algorithm.async_rollout:
-        metrics |= _staleness(batch, played, state.update)
+        metrics |= _staleness(batch, played, algorithm, state.update)
     targets = _targets(algorithm, batch, old, played)
     if old.values is not None and targets.returns is not None:
         metrics["explained_variance"] = explained_variance(old.values, targets.returns)
@@ -101,10 +103,10 @@ def _same_weights(batch: Batch, old: OldLogprobs, update: int) -> float:
     return float(difference.mean()) if len(difference) else 0.0
 
 
-def _staleness(batch: Batch, played: PlayedBatch, update: int) -> JsonObject:
+def _staleness(batch: Batch, played: PlayedBatch, algorithm: AlgorithmConfig, update: int) -> JsonObject:
     """Return the age of the trained tokens in updates, and the share of tokens that were too old."""
     age = (update - batch.versions).float()
-    sampled = sum(sum(segment.loss_mask) for one in played.trajectories for segment in one.trained_segments)
+    sampled = sum(sum(one.loss_mask) for segments in _trained_segments(played, algorithm) for one in segments)
     return {
         "staleness_mean": float(age.mean()),
         "staleness_max": int(age.max()),
@@ -114,9 +116,13 @@ def _staleness(batch: Batch, played: PlayedBatch, update: int) -> JsonObject:
 
 def _make_batch(played: PlayedBatch, algorithm: AlgorithmConfig, oldest: int) -> Batch:
     """Return the batch of the episodes. Those that are masked have a number and no tokens."""
+    return segments_batch(_trained_segments(played, algorithm), oldest)
+
+
+def _trained_segments(played: PlayedBatch, algorithm: AlgorithmConfig) -> list[Sequence[Segment]]:
+    """Return the segments of each episode to train on."""
     masked = algorithm.cut_episodes == "mask"
-    segments = [() if masked and is_cut(one) else one.trained_segments for one in played.trajectories]
-    return segments_batch(segments, oldest)
+    return [() if masked and is_cut(one) else one.trained_segments for one in played.trajectories]
 
 
 def is_cut(trajectory: Trajectory) -> bool:
@@ -155,8 +161,6 @@ def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played:
             )
     return Targets(whiten(advantages) if algorithm.whiten else advantages, returns)
 
-
-logger = logging.getLogger(__name__)
 
 REFERENCE = "reference.pt"
 """File in the run folder: the weights after SFT, if the loss has a KL penalty."""

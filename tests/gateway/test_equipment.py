@@ -1,6 +1,7 @@
 """MCP servers and skills: what is refused before anything starts, and what an agent's configuration holds."""
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,25 @@ def test_configurations_are_those_of_the_agents(tmp_path: Path) -> None:
     assert "/home/config/opencode/skills/tea/SKILL.md" in opencode.files
 
 
+def test_codex_reads_its_servers_in_a_file_of_its_own(tmp_path: Path) -> None:
+    secret = {"TEA": 's\u20acc\U0001f511"\\\n\x7f'}
+    local = {"command": "run", "args": ["a b"], "env": secret}
+    given = servers(tmp_path, local=local, far={"url": "http://a.b"})
+    codex = launch("codex", **given)
+    found = tomllib.loads(codex.files["/home/config.toml"])["mcp_servers"]
+    assert found["local"] == local
+    assert found["far"] == {"url": "http://a.b", "http_headers": {}}
+    assert "TEA" not in "".join(codex.argv)
+    with pytest.raises(UsageError, match="codex takes no MCP server of type 'sse'"):
+        launch("codex", **servers(tmp_path, far={"url": "http://a.b", "type": "sse"}))
+
+
 @pytest.mark.parametrize(
     ("server", "said"),
     [
         (
             {"command": "run", "env": {"A": "${AWS_SECRET_ACCESS_KEY}"}},
-            "AWS_SECRET_ACCESS_KEY may not be .* --agent-option ",
+            "AWS_SECRET_ACCESS_KEY may not be .* agent.variables=",
         ),
         ({"command": "run", "env": {"A": "x${HOME}"}}, "may only be a whole value"),
         ({"command": "${SHELL}"}, "may only be a whole value"),

@@ -226,7 +226,7 @@ def read_servers(file: Path, variables: tuple[str, ...]) -> dict[str, McpServer]
 def _fill(server: McpServer, variables: tuple[str, ...], place: str) -> McpServer:
     """Fill in variables in `env` and `headers`, where each is a whole value. Others are refused."""
     filled = {
-        field: resolve_variables(getattr(server, field), variables, f"{place}.{field}", "--agent-option")
+        field: resolve_variables(getattr(server, field), variables, f"{place}.{field}", "agent.variables")
         for field in ("env", "headers")
     }
     for field in ("command", "url"):

@@ -3,6 +3,7 @@
 import json
 import platform
 
+from ...errors import UsageError
 from ..kits import NpmKit
 from .base import KEY, Assignment, EquippedAgent, Launch, McpServer
 
@@ -30,7 +31,6 @@ class Codex(EquippedAgent):
             'model_provider="gateway"',
             f"model_providers.gateway={provider}",
             "check_for_update_on_startup=false",
-            *(f"mcp_servers.{name}={_as_toml(server)}" for name, server in self.servers.items()),
         ]
         argv = [program, "exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"]
         argv += ["--model", assignment.model, *(word for one in settings for word in ("--config", one))]
@@ -38,22 +38,35 @@ class Codex(EquippedAgent):
             [*argv, *self.arguments, "-"],
             env={"OPENAI_API_KEY": KEY, "CODEX_HOME": assignment.home, **self.env},
             stdin=assignment.issue,
-            files={**self.put_skills(f"{assignment.home}/skills")},
+            files={
+                f"{assignment.home}/config.toml": self._describe_servers(),
+                **self.put_skills(f"{assignment.home}/skills"),
+            },
         )
+
+    def _describe_servers(self) -> str:
+        """Return the MCP servers as a configuration file. Arguments of a command are seen by every process."""
+        return "".join(f"mcp_servers.{name} = {_as_toml(server)}\n" for name, server in self.servers.items())
 
 
 def _as_toml(server: McpServer) -> str:
-    """Return the settings of a server as an inline table. A JSON string is a string of TOML too."""
+    """Return the settings of a server as an inline table."""
+    if server.type == "sse":
+        raise UsageError(
+            f"codex takes no MCP server of type 'sse': use one of type 'http', or another agent ({server.url})"
+        )
     if server.url:
-        fields = {"url": json.dumps(server.url), "http_headers": _table(server.headers)}
+        fields = {"url": _quote(server.url), "http_headers": _table(server.headers)}
     else:
-        fields = {
-            "command": json.dumps(server.command),
-            "args": json.dumps(list(server.args)),
-            "env": _table(server.env),
-        }
+        args = f"[{', '.join(map(_quote, server.args))}]"
+        fields = {"command": _quote(server.command), "args": args, "env": _table(server.env)}
     return f"{{{', '.join(f'{name}={value}' for name, value in fields.items())}}}"
 
 
 def _table(values: dict[str, str]) -> str:
-    return f"{{{', '.join(f'{json.dumps(name)}={json.dumps(value)}' for name, value in values.items())}}}"
+    return f"{{{', '.join(f'{_quote(name)}={_quote(value)}' for name, value in values.items())}}}"
+
+
+def _quote(text: str) -> str:
+    """Return a string of TOML: one of JSON, without surrogates."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

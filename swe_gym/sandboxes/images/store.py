@@ -32,6 +32,8 @@ from ...files import write_text
 from ...types import Frozen, JsonObject
 from .sources import Blob, Digest, ImageName, ImageSource, RegistrySource, decompress, reading
 
+log = logging.getLogger(__name__)
+
 FILES = {"newuidmap": "/etc/subuid", "newgidmap": "/etc/subgid"}
 """The setuid program that maps a range -> where the administrator grants it."""
 
@@ -112,8 +114,6 @@ def remove_layers(entry: Path) -> None:
             subprocess.run(unpack_command("remove", entry, ranges), capture_output=True, check=False)
         remove_entry(entry)
 
-
-log = logging.getLogger(__name__)
 
 FETCHES = 3
 """Layers of one image that are fetched and unpacked at once."""
