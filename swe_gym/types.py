@@ -494,6 +494,7 @@ class RewardScript(Hidden):
         collect: Commands that run in the policy's sandbox before that.
         verifier: Sandbox in which the script runs; None is the policy's.
         rewards: Folder in which the script writes `reward.txt` or `reward.json`.
+        named: Whether only the value "reward" of `reward.json` is the reward, and not an only value of another name.
         env: Variables of the script.
         user: User that runs the script, by name or number; None is the user of the sandbox's commands. Any other needs
             a sandbox whose commands run as root.
@@ -513,6 +514,7 @@ class RewardScript(Hidden):
     collect: tuple[CollectHook, ...] = ()
     verifier: VerifierSandbox | None = None
     rewards: str = "/logs/verifier"
+    named: bool = False
     env: dict[str, str] = {}
     user: str | None = None
     policy_user: str | None = None

@@ -9,7 +9,7 @@ from ..cache import check_room
 from ..envs import task_spec, verifier_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway import kit_bytes
-from ..gateway.agents import check_network, make_agent
+from ..gateway.agents import check_network, check_steps, make_agent
 from ..rollout import Plan, RolloutOptions, check_price
 from ..rollout.executors import EXECUTORS, ON_THIS_MACHINE
 from ..rollout.policies import POLICIES, check_policy, make_policies
@@ -205,9 +205,13 @@ def start_agent(plan: Plan, executor: str) -> None:
     """Start a plan's agent on the first task, if it has options of the user: only the agent knows its arguments.
 
     Raises:
-        UsageError: It ended before it asked its model.
+        UsageError: It ended before it asked its model, or a Harbor task has several steps.
         SandboxError: The sandbox did not start, or was lost.
     """
+    if plan.agent and plan.source == "harbor":
+        with closing(plan.make_env()) as env:
+            for task_id in (plan.tasks or ())[:MOST_TASKS]:
+                check_steps(env.source.get(task_id))
     if plan.agent_options and plan.tasks and executor in ON_THIS_MACHINE:
         from ..gateway import rehearse  # the extra "agents"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import re
 import textwrap
 import time
@@ -61,6 +62,7 @@ class EpisodeState:
         context: Context of the tools.
         max_turns: Steps until truncation.
         max_invalid: Consecutive invalid actions until truncation.
+        ends: `time.monotonic()` at which its time limit is reached. That of a step of the task may come before.
         turn: Steps taken.
         invalid_actions: Steps without effect: no valid call, or the tool refused it.
         invalid_row: Consecutive invalid actions up to now.
@@ -86,6 +88,7 @@ class EpisodeState:
     context: ToolContext
     max_turns: int
     max_invalid: int | None
+    ends: float = math.inf
     turn: int = 0
     invalid_actions: int = 0
     invalid_row: int = 0
@@ -111,14 +114,18 @@ class EpisodeState:
         return float(self.reward.value) if self.reward else 0.0
 
     def limit_reached(self) -> str:
-        """Return the first limit that is reached; empty if there is none."""
+        """Return the first limit of the whole episode that is reached; empty if there is none."""
         if self.turn >= self.max_turns:
             return "turns"
-        if time.monotonic() >= self.context.deadline:
+        if time.monotonic() >= self.ends:
             return "time"
         if self.max_invalid is not None and self.invalid_row >= self.max_invalid:
             return "invalid"
         return ""
+
+    def step_is_over(self) -> bool:
+        """Whether the time of the running step of the task is over."""
+        return time.monotonic() >= self.context.deadline
 
     def failed(self, error: Exception) -> None:
         """End the episode without a reward after an infrastructure failure."""

@@ -161,14 +161,17 @@ class SandboxGroup:
         return self._step
 
     def solve_steps(self, sandbox: Sandbox, number: int) -> None:
-        """Bring a new sandbox to the beginning of a step, by the solutions of those before it.
+        """Bring a new sandbox to the beginning of a step, by the solutions of those before it that have one.
 
         Raises:
-            GradingError, TaskError: A step cannot begin, its solution fails, or its script writes no reward.
+            SandboxStartError: A step cannot begin.
+            GradingError, TaskError: A solution fails, or a script writes no reward.
             SandboxError: The sandbox was lost.
         """
         for before in range(number):
-            run_solution(self.begin_step(sandbox, before), sandbox)
+            step = self.begin_step(sandbox, before)
+            if step.oracle.has_solution:
+                run_solution(step, sandbox)
             self.judge_in_place(sandbox)
         self.begin_step(sandbox, number)
 

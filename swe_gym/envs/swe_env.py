@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Never
 
 import gymnasium
@@ -89,7 +89,8 @@ class SweEnv(ToolEnv):
     ## Observation Space
 
     `Unicode(max_observation)`: the tool's output, its middle cut out if it is longer. The observation of `reset` is the
-    problem statement.
+    problem statement. If a task has several steps, the instruction of the next one follows the output of the call that
+    ended the one before.
 
     ## Rewards
 
@@ -109,7 +110,8 @@ class SweEnv(ToolEnv):
 
     ## Episode End
 
-    1. Termination: the policy calls `submit`, and the work was graded.
+    1. Termination: the policy calls `submit`, and the work was graded. If the task has several steps, that ends the
+       running step, as its own time limit does. The episode ends with the last step that is played.
     2. Truncation: `max_turns` steps were taken, `time_limit` seconds (or the task's, if fewer) have passed, or
        `max_invalid` consecutive actions were invalid. The work is graded as it is, and the reward counts.
     3. Truncation: the infrastructure failed; see Rewards.
@@ -147,7 +149,7 @@ class SweEnv(ToolEnv):
     | `counter` | str | `"few"` | Pass-to-pass tests that get a counter-test: "few" or "all" |
     | `judge_runs` | int | `2` | Runs of resolved work, if twins cannot play all tests |
     | `max_turns` | int | `50` | Steps until truncation |
-    | `time_limit` | float | `1800.0` | Seconds from `reset` until truncation, without grading |
+    | `time_limit` | float | `1800.0` | Seconds from `reset` until truncation, for all steps, without grading |
     | `max_observation` | int | `16000` | Maximum length of an observation in characters |
     | `max_invalid` | int | `10` | Consecutive invalid actions until truncation; `None` for no limit |
     | `record` | str | `None` | File of `swe-gym validate`; tasks that are not valid there raise a warning |
@@ -274,7 +276,7 @@ class SweEnv(ToolEnv):
                 self._release(episode)
             else:
                 if instruction := self._end_if_due(episode):
-                    observation = f"{observation.rstrip()}\n\n{instruction}\n".lstrip()
+                    observation = self._join(observation, instruction)
             observation = self._fit(observation)
             self._show(episode, action, observation)
             terminated = episode.outcome == "submitted"
@@ -332,6 +334,11 @@ class SweEnv(ToolEnv):
     def sandbox(self) -> Sandbox:
         """The sandbox of the current episode, with the rights of the policy; closed once the episode has ended."""
         return self._current().context.sandbox
+
+    @property
+    def deadline(self) -> float:
+        """The `time.monotonic()` at which the time of the policy is over: that of the episode or of a step."""
+        return self._current().context.deadline
 
     @property
     def last_action(self) -> Action | None:
@@ -440,8 +447,8 @@ class SweEnv(ToolEnv):
     def _finish(self, limit: str) -> StepResult[str]:
         with self._turn_lock:
             episode = self._running()
-            if instruction := self._judge(episode, limit):
-                return instruction, 0.0, False, False, episode.info()
+            if instruction := self._judge(episode, limit, go_on=not limit):
+                return self._fit(instruction), 0.0, False, False, episode.info()
             return self._result(episode)
 
     def _result(self, episode: EpisodeState) -> StepResult[str]:
@@ -593,6 +600,7 @@ class SweEnv(ToolEnv):
             max_output=self._config["max_observation"],
         )
         episode = EpisodeState(task, group, sandbox, context, self._config["max_turns"], self._config["max_invalid"])
+        episode.ends = now + min(self._config["time_limit"], task.time_limit or math.inf)
         self._begin_work(episode, step)
         episode.already_passes = passes
         episode.seconds["start"] = now - started
@@ -650,21 +658,28 @@ class SweEnv(ToolEnv):
         """
         submitted = episode.result is not None and episode.result.submitted
         limit = "" if submitted else episode.limit_reached()
-        if submitted or limit:
-            return self._judge(episode, limit)
+        over = not submitted and not limit and episode.step_is_over()
+        if submitted or limit or over:
+            return self._judge(episode, "time" if over else limit, go_on=submitted or over)
         episode.group.open_ahead()
         return ""
 
-    def _judge(self, episode: EpisodeState, limit: str) -> str:
-        """Grade and end the episode. `limit` is empty if the policy submitted.
+    def _judge(self, episode: EpisodeState, limit: str, *, go_on: bool) -> str:
+        """Grade, and end the episode unless it may go on with a further step of the task.
+
+        Args:
+            episode: The episode.
+            limit: Limit that was reached; empty if the policy submitted.
+            go_on: Whether only the running step has ended.
 
         Returns:
             The instruction of the next step of the task, if there is one: the episode continues. Else an empty text.
         """
         started, instruction = time.monotonic(), ""
+        episode.limit = limit
         try:
             if episode.task.oracle.in_place:
-                episode.verdict, instruction = self._judge_step(episode, limit)
+                episode.verdict, instruction = self._judge_step(episode, go_on=go_on)
             else:
                 episode.verdict = self._judge_patch(episode)
             if episode.verdict is not None:
@@ -676,55 +691,69 @@ class SweEnv(ToolEnv):
             raise  # an error in a custom reward or grader: raise it to the user
         else:
             if episode.verdict is not None:
-                episode.outcome = "agent_limit" if limit else "submitted"
-                episode.limit = limit
+                episode.outcome = "agent_limit" if episode.limit else "submitted"
         finally:
             episode.seconds["grading"] += time.monotonic() - started
             if not instruction:
                 self._release(episode)
         return instruction
 
-    def _judge_step(self, episode: EpisodeState, limit: str) -> tuple[Verdict | None, str]:
+    def _judge_step(self, episode: EpisodeState, *, go_on: bool) -> tuple[Verdict | None, str]:
         """Grade a step of the task, and begin the next one. A task without steps is its only one.
 
         Returns:
             The verdict on the task if it has ended, and the instruction of the next step if it has not.
         """
-        task, verdicts = episode.task, episode.steps
+        task, verdicts, started, reached = episode.task, episode.steps, time.monotonic(), episode.limit_reached()
         verdicts.append(self._judge_in_place(episode))
-        if is_last(task, verdicts) or episode.sandbox.closed:
+        if is_last(task, verdicts):
             return join_steps(task, verdicts), ""
         left = len(steps_of(task)) - len(verdicts)
-        if limit:
+        if reached or not go_on or episode.sandbox.closed:
+            episode.limit = episode.limit or reached
             return join_steps(task, verdicts, missed=left), ""
         try:
             step = episode.group.begin_step(episode.sandbox, len(verdicts))
-        except SandboxStartError as error:
-            verdict = join_steps(task, verdicts, missed=left)
-            return verdict.model_copy(update={"notes": (*verdict.notes, str(error))}), ""
+        except SandboxStartError as failure:
+            with self._solved(episode, len(verdicts), failure):  # the work is to blame
+                verdict = join_steps(task, verdicts, missed=left)
+            return verdict.model_copy(update={"notes": (*verdict.notes, str(failure))}), ""
         self._reset_tools()
+        episode.limit = ""
+        episode.ends += time.monotonic() - started
         self._begin_work(episode, step)
         return None, step.problem_statement
 
     def _begin_work(self, episode: EpisodeState, step: Task) -> None:
         """Give the policy of a step its rights and its time."""
         episode.context.sandbox = for_policy(step, episode.sandbox)
-        episode.context.deadline = time.monotonic() + min(self._config["time_limit"], step.time_limit or math.inf)
+        episode.context.deadline = min(episode.ends, time.monotonic() + (step.time_limit or math.inf))
 
     def _judge_in_place(self, episode: EpisodeState) -> Verdict:
         """Grade the policy's sandbox. If the task's script gives it no reward, see whether it does for the solution."""
         try:
             return episode.group.judge_in_place(episode.sandbox)
         except NoReward as failure:
-            episode.group.drop(episode.sandbox).result()  # nothing of the work may slow the other one down
-            with episode.group.another() as fresh:
-                number = len(episode.steps)
-                try:
-                    episode.group.solve_steps(fresh, number)
-                except (GradingError, TaskError) as error:
-                    text = f"{failure}\nWith its own solutions, the task does not get as far: {error}"
-                    raise GradingError(text) from error
+            number = len(episode.steps)
+            with self._solved(episode, number, failure) as fresh:
                 return blame(steps_of(episode.task)[number], failure, fresh, episode.group.judge_in_place)
+
+    @contextlib.contextmanager
+    def _solved(self, episode: EpisodeState, number: int, failure: Exception) -> Iterator[Sandbox]:
+        """Close the policy's sandbox after a failure, and open another for the block, at the beginning of a step.
+
+        Raises:
+            GradingError: With the task's own solutions, that step does not begin either.
+            SandboxError: The sandbox was lost.
+        """
+        episode.group.drop(episode.sandbox).result()  # nothing of the work may slow the other one down
+        with episode.group.another() as fresh:
+            try:
+                episode.group.solve_steps(fresh, number)
+            except (GradingError, TaskError, SandboxStartError) as error:
+                text = f"{failure}\nWith its own solutions, the task does not get as far: {error}"
+                raise GradingError(text) from error
+            yield fresh
 
     def _judge_patch(self, episode: EpisodeState) -> Verdict:
         """Take the work out of the policy's sandbox, close it, and grade the work in fresh ones."""
@@ -765,6 +794,13 @@ class SweEnv(ToolEnv):
     def _fit(self, text: str) -> str:
         """Return the text bounded, and safe for every encoder and terminal."""
         return bound(harmless(text), self._config["max_observation"])
+
+    def _join(self, observation: str, instruction: str) -> str:
+        """Return an observation with the instruction of the next step, which is kept whole if it fits."""
+        after = harmless(f"{instruction}\n")
+        room = self._config["max_observation"] - len(after) - 2
+        before = bound(harmless(observation.rstrip()), max(0, room))
+        return f"{before}\n\n{after}" if before else after
 
     def _show(self, episode: EpisodeState, action: str, observation: str) -> None:
         turn = ShownTurn(episode.turn, action, observation)

@@ -20,7 +20,7 @@ from ..spaces import Info, StepResult
 from ..trajectories import ModelServer, PolicyInfo, Prices, Trajectory, Turn, why_ended
 from ..types import ExecResult, JsonMapping, JsonObject, ToolCall
 from .agents import make_agent
-from .agents.base import Agent, Assignment, Launch, check_network
+from .agents.base import Agent, Assignment, Launch, check_network, check_steps
 from .kits import PLACE, build_kit
 from .model_server import ServerSampler
 from .sampler import Sampler
@@ -120,18 +120,16 @@ class AgentEpisode(RecordedEpisode):
 
     def play(self, *, seed: int | None = None, options: Info | None = None) -> Trajectory:
         """Run the episode to its end. Raises the same errors as `swe_gym.rollout.play`."""
+        if task_id := (options or {}).get("task_id") or self._env.config["task_id"]:
+            check_steps(self._env.source.get(task_id))  # before a sandbox starts
         self._env.use_mounts(mounts_of(self._player.agent))
         return super().play(seed=seed, options=options)
 
     def _play_turns(self, observation: str, info: Info) -> None:  # noqa: ARG002  the agent gets the issue only
-        script = self._env.task.oracle.in_place
-        if script and script.steps:
-            text = f"task {self._env.task.task_id} has several steps, which agents in sandboxes cannot play"
-            raise PolicyError(f"{text}: choose a policy that calls tools", reason="agent")
-        deadline = time.monotonic() + self._env.config["time_limit"]
+        check_steps(self._env.task)
         self._session = self._make_session()  # its clock starts now
         try:
-            result = self._run_agent(observation, deadline)
+            result = self._run_agent(observation, self._env.deadline)
         except SandboxLost as error:
             self._take_end(self._env.fail(error), {})
         else:

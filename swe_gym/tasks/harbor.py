@@ -108,7 +108,7 @@ class HarborSource(ListedSource[Path]):
             difficulty=str(metadata.get("difficulty", "")),
             tags=tuple(map(str, tags)) if isinstance(tags, list) else config.task.keywords,
             metadata=_metadata(config),
-            needs=needs.model_copy(update={"user": "root" if is_root(config.agent.user) else None, "build": build}),
+            needs=needs.model_copy(update={"user": "root" if config.as_root else None, "build": build}),
             time_limit=None if config.steps else config.agent.timeout_sec,
             oracle=Oracle(
                 gold_patch=_gold(folder),
@@ -154,9 +154,10 @@ class HarborSource(ListedSource[Path]):
         files = folder.tree(f"{top}/workdir")
         solution = _solution(folder, f"{top}/solution" if folder.has(f"{top}/solution") else "solution")
         env = {**config.verifier.env, **step.verifier.env}
-        user = config.agent.user if step.agent.user is None else step.agent.user
+        user = config.agent_user(step)
         script = RewardScript(
             files={f"/tests/{name}": file for name, file in tests.items()},
+            named=step.min_reward is not None,
             collect=(*_hooks(config.verifier), *_hooks(step.verifier)),
             env=_fill_in(env, self._variables, f"{place}: steps.{step.name}.verifier.env"),
             user=_user(config.verifier.user if step.verifier.user is None else step.verifier.user),

@@ -295,6 +295,16 @@ class HarborConfig(Table):
             data.pop("version", None)
         return data
 
+    def agent_user(self, step: HarborStep) -> str | int | None:
+        """Return the user of the policy in a step; None is the image's."""
+        return self.agent.user if step.agent.user is None else step.agent.user
+
+    @property
+    def as_root(self) -> bool:
+        """Whether the policy is root by name, in any step."""
+        users = [self.agent_user(step) for step in self.steps] or [self.agent.user]
+        return any(map(is_root, users))
+
     @property
     def agent_mode(self) -> NetworkMode:
         """Network access of the policy."""
@@ -369,6 +379,7 @@ def read_config(text: str, place: str) -> HarborConfig:
 
 ONE_NETWORK = "a sandbox keeps the network that it starts with. Set environment.network_mode only"
 ONE_SANDBOX = "all steps are judged in the policy's sandbox. Play this task with Harbor"
+ONE_USER = "another step's is root, which then is the user of the sandbox. Name the user of each step"
 HARBOR_ONLY = "swe_gym has nothing like it. Play this task with Harbor"
 NO_SERVICES = "services of Docker Compose are not supported. Play this task with Harbor"
 
@@ -405,6 +416,8 @@ def _find_refused_in_steps(config: HarborConfig) -> Iterator[tuple[str, Json, st
     for number, step in enumerate(config.steps):
         verifier, place = step.verifier, f"steps.{number}"
         keys = sorted(step.min_reward.keys() - {"reward"}) if isinstance(step.min_reward, dict) else []
+        user = config.agent_user(step)
+        yield f"{place}.agent.user", _unless(user is not None or not config.as_root, "the image's"), ONE_USER
         yield f"{place}.min_reward", keys, "only the value 'reward' is compared"
         yield f"{place}.verifier.environment_mode", verifier.separate and "separate", ONE_SANDBOX
         for role, table in (("agent", step.agent), ("verifier", verifier)):

@@ -1,5 +1,6 @@
 """Harbor's tasks, played: the sandbox in which the policy worked is judged, and the script's reward is the reward."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +9,9 @@ from harbor_folders import LAST_TOML, NAME, PLAYED, SHAPES, TO_REWARD, TOML, har
 
 from swe_gym.curation.validation import validate
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.errors import SandboxStartError, TaskError, Unsupported
+from swe_gym.errors import SandboxStartError, TaskError, Unsupported, UsageError
+from swe_gym.gateway.agents import check_steps
+from swe_gym.grading.in_place import clear_step, steps_of
 from swe_gym.rollout.policies.gold import GoldPolicy
 from swe_gym.sandboxes.local import problem
 from swe_gym.spaces import Info
@@ -195,6 +198,7 @@ def test_the_task_limits_the_time_of_the_policy(make: Callable[..., SweEnv]) -> 
     toml = TOML + "[agent]\ntimeout_sec = 1e-9\n"
     env = make(**{"task.toml": toml})
     env.reset()
+    assert env.deadline <= time.monotonic()
     _, _, _, truncated, info = env.step("nonsense")
     assert (truncated, info["limit"], info["reward_valid"]) == (True, "time", True)
 
@@ -325,6 +329,58 @@ def test_steps_are_judged_one_after_another(
     assert (earned, info["resolved"], info["reward_valid"]) == (reward, reward == 1.0, True)
 
 
+WORK = '{"name": "bash", "arguments": {"command": "seq 100000"}}'
+
+
+def test_the_time_of_a_step_ends_that_step(make: Callable[..., SweEnv]) -> None:
+    files = steps()
+    files["task.toml"] = f"{files['task.toml']}".replace("min_reward = 0.0", "agent = {timeout_sec = 1e-9}")
+    env = make({"max_observation": 1000}, **files)
+    env.reset()
+    env.sandbox.exec("echo new >> x.txt; touch done")
+    observation, _, terminated, truncated, info = env.step(WORK)
+    assert (terminated, truncated, info["limit"]) == (False, False, "")
+    assert observation.startswith("1\n")
+    assert observation.endswith("\nTell that it is done.\n")
+    assert len(observation) <= 1000
+    _, reward, terminated, _, info = env.step(SUBMIT)
+    assert (reward, terminated, info["outcome"]) == (1.0, True, "submitted")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action", "limit"),
+    [({"time_limit": 1e-9}, WORK, "time"), ({"time_limit": 1e-9}, SUBMIT, "time"), ({"max_turns": 1}, SUBMIT, "turns")],
+)
+def test_a_step_does_not_begin_beyond_the_limits_of_the_episode(
+    make: Callable[..., SweEnv], arguments: dict[str, object], action: str, limit: str
+) -> None:
+    env = make(arguments, **steps())
+    env.reset()
+    _, reward, terminated, truncated, info = env.step(action)
+    assert (reward, terminated, truncated, info["limit"]) == (0.25, False, True, limit)
+
+
+def test_steps_share_the_time_limit_of_the_episode(make: Callable[..., SweEnv]) -> None:
+    env = make({"time_limit": 1000.0}, **{**steps(), "steps/second/workdir/setup.sh": script("true")})
+    env.reset()
+    ended, deadline = time.monotonic(), env.deadline
+    env.submit()
+    assert deadline < env.deadline <= deadline + time.monotonic() - ended  # the judging only is not counted
+
+
+def test_work_that_breaks_the_verifier_forgoes_the_later_steps(make: Callable[..., SweEnv]) -> None:
+    files = steps()
+    files["task.toml"] = f"{files['task.toml']}[[steps]]\nname = 'third'\n"
+    third = {"steps/third/instruction.md": "Rest.\n", "steps/third/solution/solve.sh": script("true")}
+    env = make(**files, **third)
+    env.reset()
+    env.sandbox.exec("echo new >> x.txt")
+    env.submit()
+    env.sandbox.exec("rm -rf /logs && touch /logs")
+    _, reward, terminated, _, info = env.submit()
+    assert (round(reward, 3), terminated, info["reward_valid"]) == (0.333, True, True), env.stats["failure"]
+
+
 def test_steps_that_a_limit_cuts_off_count_as_0(make: Callable[..., SweEnv]) -> None:
     env = make({"max_turns": 1}, **steps())
     env.reset()
@@ -347,6 +403,57 @@ def test_work_that_keeps_a_step_from_its_start_or_its_reward_earns_0_for_it(make
     env.sandbox.exec("rm -rf /logs && touch /logs")
     _, reward, terminated, _, info = env.submit()
     assert (reward, terminated, info["reward_valid"]) == (0.5, True, True), env.stats["failure"]
+
+
+def test_work_in_the_place_of_a_steps_files_earns_0_for_the_step(make: Callable[..., SweEnv]) -> None:
+    env = make(**steps())
+    env.reset()
+    env.sandbox.exec("echo new >> x.txt; mkdir -p given.txt/in")
+    _, reward, terminated, _, info = env.submit()
+    assert (reward, terminated, info["reward_valid"]) == (0.5, True, True), env.stats["failure"]
+
+
+def test_a_steps_files_are_not_written_through_links(make: Callable[..., SweEnv]) -> None:
+    env = make(**{**steps(), "steps/second/workdir/sub/mine.txt": "mine\n"})
+    env.reset()
+    env.sandbox.exec("mkdir /else; echo kept > /else/file; ln -s /else/file given.txt; ln -s /else sub")
+    env.submit()
+    assert env.sandbox.exec("cat /else/file; ls /else; cat given.txt sub/mine.txt").text == "kept\nfile\ngiven\nmine\n"
+
+
+def test_tests_of_a_step_are_hidden_from_another_user(make: Callable[..., SweEnv]) -> None:
+    env = make(**steps())
+    env.reset()
+    (first, _), mode = steps_of(env.task), "stat -c %a /tests"
+    clear_step(first, env.sandbox)
+    assert env.sandbox.exec(mode).text == "755\n"
+    assert first.oracle.in_place is not None
+    hidden = first.oracle.in_place.model_copy(update={"policy_user": "1234"})
+    clear_step(first.model_copy(update={"oracle": first.oracle.model_copy(update={"evaluation": hidden})}), env.sandbox)
+    assert env.sandbox.exec(mode).text == "700\n"
+
+
+def test_min_reward_compares_the_value_reward_only(make: Callable[..., SweEnv]) -> None:
+    wrote = script("echo '{\"score\": 1}' > /logs/verifier/reward.json")
+    env = make(**{**steps(), "tests/test.sh": wrote})
+    env.reset()
+    info = env.submit()[-1]
+    assert not info["reward_valid"]
+    assert 'no value is named "reward", which min_reward compares: score' in env.stats["failure"]
+
+
+def test_agents_in_sandboxes_play_no_steps(make: Callable[..., SweEnv]) -> None:
+    env = make(**steps())
+    with pytest.raises(UsageError, match="several steps, which agents in sandboxes cannot play"):
+        check_steps(env.source.get(NAME))
+
+
+def test_a_setup_that_fails_after_the_solution_too_is_no_reward(make: Callable[..., SweEnv]) -> None:
+    env = make(**{**steps(), "steps/second/workdir/setup.sh": script("exit 3")})
+    env.reset()
+    _, reward, _, truncated, info = env.submit()
+    assert (reward, truncated, info["outcome"]) == (0.0, True, "infra_failed")
+    assert "With its own solutions, the task does not get as far" in env.stats["failure"]
 
 
 def test_a_setup_that_always_fails_is_no_reward(make: Callable[..., SweEnv]) -> None:

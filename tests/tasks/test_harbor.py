@@ -247,6 +247,10 @@ def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str
         ("[verifier]\ntimeout_sec = 'long'", r"verifier\.timeout_sec = 'long': "),
         ("[verifier]\ntimeout_sec = inf", r"verifier\.timeout_sec = inf: "),
         ("[verifier.env]\nA = 1", r"verifier\.env\.A = 1: "),
+        (
+            "[[steps]]\nname = 'a'\n[[steps]]\nname = 'b'\nagent = {user = 'root'}",
+            r"steps\.0\.agent\.user = .the image's.: another step's is root",
+        ),
         ("[[steps]]\nname = '../a'", r"steps\.0\.name = '\.\./a': "),
         ("[[steps]]\nname = 'a'\n[[steps]]\nname = 'a'", r"steps = 'a': two steps have this name"),
         ("[[steps]]\nname = 'a'\nmin_reward = {style = 1}", r"steps\.0\.min_reward = \['style'\]: only the value"),

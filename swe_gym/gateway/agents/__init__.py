@@ -5,9 +5,9 @@ from pydantic import ValidationError
 from ...errors import UsageError, unknown_name, wrong_fields
 from ...registry import Registry
 from ...types import JsonMapping
-from .base import Agent, check_network
+from .base import Agent, check_network, check_steps
 
-__all__ = ["AGENTS", "Agent", "check_network", "make_agent"]
+__all__ = ["AGENTS", "Agent", "check_network", "check_steps", "make_agent"]
 
 AGENTS = Registry[type[Agent]](
     "agent",

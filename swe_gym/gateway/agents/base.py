@@ -13,7 +13,7 @@ from pydantic import ValidationError, field_validator, model_validator
 
 from ...errors import UsageError, wrong_fields
 from ...toml import resolve_variables
-from ...types import Frozen, JsonMapping
+from ...types import Frozen, JsonMapping, Task
 from ..kits import Kit
 
 KEY = "swe-gym"
@@ -171,6 +171,18 @@ class EquippedAgent(Agent):
     def put_skills(self, folder: str) -> dict[str, bytes]:
         """Return the files of the skills in a folder of the sandbox."""
         return {f"{folder}/{path}": content for path, content in self.skill_files.items()}
+
+
+def check_steps(task: Task) -> None:
+    """Refuse a task of several steps.
+
+    Raises:
+        UsageError: It has them.
+    """
+    script = task.oracle.in_place
+    if script and script.steps:
+        text = f"task {task.task_id} has several steps, which agents in sandboxes cannot play"
+        raise UsageError(f"{text}: choose a policy that calls tools")
 
 
 def check_network(name: str, agent: Agent, sandbox_options: JsonMapping) -> None:

@@ -5,7 +5,8 @@ import math
 import posixpath
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 
 from ...errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
 from ...sandboxes import Sandbox, UserSandbox, as_user
@@ -30,6 +31,10 @@ FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 
 WITH_BASH = 'command -v bash > /dev/null && exec bash -c "$0"; exec sh -c "$0"'
 """Runs the line in $0 with the shell of sandboxes: bash if there is one."""
+
+UNLINK = 'for way; do if [ -L "$way" ]; then rm -f -- "$way" || exit 1; fi; done'
+MOST_PATHS = 500
+"""Number of paths in a command line."""
 
 FAST_ENOUGH = 0.5
 """Share of the time limit. If the solution takes more, the machine may be to blame for a timeout, not the work."""
@@ -106,17 +111,22 @@ def begin_step(task: Task, number: int, sandbox: Sandbox) -> None:
     """Prepare a sandbox for a step of its task: remove what judging the one before left, add files, run the setup.
 
     Raises:
-        SandboxStartError: The setup or the healthcheck fails.
+        SandboxStartError: What was left cannot be removed, the files cannot be added, or the setup or the healthcheck
+            fails.
         SandboxError: The sandbox was lost.
     """
     script = task.oracle.in_place
     if script is None or not script.steps:
         return
     step, as_policy = script.steps[number], for_policy(steps_of(task)[number], sandbox)
-    if number:
-        clear_step(steps_of(task)[number - 1], sandbox)
-    put_files({posixpath.join(sandbox.workdir, name): file for name, file in step.files.items()}, sandbox)
     where = f"task {task.task_id}: step {step.name!r}"
+    try:
+        if number:
+            clear_step(steps_of(task)[number - 1], sandbox)
+            _unlink(step.files, sandbox)
+        put_files({posixpath.join(sandbox.workdir, name): file for name, file in step.files.items()}, sandbox)
+    except (NoReward, FileError) as error:
+        raise SandboxStartError(f"{where}: its files cannot be added: {error}", reason="setup") from error
     if step.setup:
         done = as_policy.exec(step.setup, timeout=SETUP_SECONDS, merge=True)
         if not done.ok:
@@ -126,12 +136,40 @@ def begin_step(task: Task, number: int, sandbox: Sandbox) -> None:
         wait_until_healthy(step.healthcheck, as_policy)
 
 
+def _unlink(paths: Iterable[str], sandbox: Sandbox) -> None:
+    """Remove the links on the way to files of the workdir: root writes there, and the policy may have made them.
+
+    Raises:
+        FileError: They cannot be removed.
+    """
+    ways = {f"./{way}" for path in paths for way in (PurePosixPath(path), *PurePosixPath(path).parents)} - {"./."}
+    given = sorted(ways)
+    for start in range(0, len(given), MOST_PATHS):
+        command = ["sh", "-c", UNLINK, "sh", *given[start : start + MOST_PATHS]]
+        removed = sandbox.exec(command, timeout=SETUP_TIMEOUT, merge=True)
+        if not removed.ok:
+            raise FileError(f"links in the workdir: {removed.describe()}: {removed.text.strip()[-500:]}")
+
+
 def clear_step(task: Task, sandbox: Sandbox) -> None:
-    """Empty the folders of a step's tests and reward, as Harbor does before and after its script."""
+    """Empty the folders of a step's tests and reward, as Harbor does before and after its script.
+
+    If the policy is another user than the verifier, it cannot read the folder of the tests.
+
+    Raises:
+        NoReward: They cannot be emptied.
+        SandboxError: The sandbox was lost.
+    """
     script = _script_of(task)
-    folders = shlex.join([script.rewards, posixpath.dirname(script.script)])
-    command = f"rm -rf {folders} && mkdir -p {folders} && chmod 777 {shlex.quote(script.rewards)}"
-    sandbox.exec(command, cwd="/", timeout=SETUP_TIMEOUT)
+    tests = posixpath.dirname(script.script)
+    folders = shlex.join([script.rewards, tests])
+    commands = [f"rm -rf {folders}", f"mkdir -p {folders}", f"chmod 777 {shlex.quote(script.rewards)}"]
+    if script.policy_user not in (None, script.user):
+        owner = [f"chown {shlex.quote(script.user)} {shlex.quote(tests)}"] if script.user else []
+        commands += [*owner, f"chmod 700 {shlex.quote(tests)}"]
+    cleared = sandbox.exec(" && ".join(commands), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    if not cleared.ok:
+        raise no_reward(task, f"{folders} cannot be emptied", cleared.text)
 
 
 def is_last(task: Task, verdicts: Sequence[Verdict]) -> bool:
@@ -273,7 +311,7 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
     if result.timed_out:
         raise no_reward(task, timeout_reason(task.oracle.timeout), said, {**facts, "timed_out": True})
     try:
-        score, notes = _read_reward(sandbox, rewards)
+        score, notes = _read_reward(sandbox, rewards, named=script.named)
     except ValueError as error:
         raise no_reward(task, str(error), said, facts) from error
     reason = "" if score == 1.0 else f"the task's script gave the reward {score:g}"
@@ -362,7 +400,7 @@ def _read_log(sandbox: Sandbox, path: str) -> str:
         return f"[{LOG_FILE} cannot be read: {type(error).__name__}]\n"
 
 
-def _read_reward(sandbox: Sandbox, paths: list[str]) -> tuple[float, tuple[str, ...]]:
+def _read_reward(sandbox: Sandbox, paths: list[str], *, named: bool) -> tuple[float, tuple[str, ...]]:
     """Return the reward, and a note on further values beside it.
 
     Raises:
@@ -376,16 +414,16 @@ def _read_reward(sandbox: Sandbox, paths: list[str]) -> tuple[float, tuple[str, 
         except FileError as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
         try:
-            return parse_reward(text) if path.endswith(".json") else (_number(float(text), "the reward"), ())
+            return parse_reward(text, named) if path.endswith(".json") else (_number(float(text), "the reward"), ())
         except (ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} holds no reward between 0 and 1: {error}") from error
     raise ValueError("the task's script wrote no reward")
 
 
-def parse_reward(text: str) -> tuple[float, tuple[str, ...]]:
+def parse_reward(text: str, named: bool = False) -> tuple[float, tuple[str, ...]]:
     """Return the reward in the text of a `reward.json`, and a note on further values.
 
-    The reward is the value of "reward", or the only value.
+    The reward is the value of "reward", or the only value unless it must be `named`.
 
     Raises:
         ValueError: The text is not an object of numbers, it does not say which is the reward, or the reward is not
@@ -395,6 +433,8 @@ def parse_reward(text: str) -> tuple[float, tuple[str, ...]]:
     if not isinstance(values, dict) or not values:
         raise ValueError("not a JSON object of numbers")
     numbers = {str(name): _check_finite(value, name) for name, value in values.items()}
+    if "reward" not in numbers and named:
+        raise ValueError(f'no value is named "reward", which min_reward compares: {some(list(numbers))}')
     if "reward" not in numbers and len(numbers) > 1:
         raise ValueError(f'several values and none is named "reward": {some(list(numbers))}')
     name = "reward" if "reward" in numbers else next(iter(numbers))

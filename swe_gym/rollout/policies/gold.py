@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import shlex
 from collections.abc import Iterator
 
@@ -30,21 +31,20 @@ class GoldPolicy:
 
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
         self._env = swe_env(env)
-        self._script = ScriptedPolicy([render(self._env, submit_call(self._env))])
+        self._calls: Iterator[ToolCall] = iter(())
 
-    def reset(self, info: Info) -> None:
-        """Compute the calls for the task of this episode.
+    def reset(self, info: Info) -> None:  # noqa: ARG002  it reads the task
+        """Compute the first call for the task of this episode.
 
         Raises:
             UsageError: No tool is a shell.
         """
-        calls = [*_gold_calls(self._env), submit_call(self._env)]
-        self._script = ScriptedPolicy(render(self._env, call) for call in calls)
-        self._script.reset(info)
+        calls = _gold_calls(self._env)
+        self._calls = itertools.chain([next(calls, submit_call(self._env))], calls)
 
-    def act(self, observation: str) -> str:
-        """Return the next call."""
-        return self._script.act(observation)
+    def act(self, observation: str) -> str:  # noqa: ARG002  it does not look
+        """Return the next call; one of a step of the task is made once that has begun."""
+        return render(self._env, next(self._calls, None) or submit_call(self._env))
 
 
 def _gold_calls(env: SweEnv) -> Iterator[ToolCall]:
