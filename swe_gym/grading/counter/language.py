@@ -1,12 +1,13 @@
 """Measures how well a changed test fits its surroundings, and chooses changes among which the original fits by chance.
 
-What a person wrote fits the issue and the rest of the test file: words stand beside words that they stand beside
-elsewhere too, numbers come again. A change that was drawn at random fits worse, which gives the original away. So for
-each measure, a random number of the chosen changes fit better than the original.
+What a person wrote fits the issue and the rest of the test file: its neighbouring words are neighbours elsewhere
+too, numbers come again. A change that was drawn at random fits worse, which gives the original away. So for each
+measure, a random number of the chosen changes fit better than the original.
 """
 
 import ast
 import contextlib
+import copy
 import functools
 import math
 import re
@@ -31,8 +32,8 @@ NUMBER = re.compile(r"[0-9]{1,12}")
 QUOTE = re.compile(r"([`'\"])([^`'\"\n]{1,80})\1")
 """A text in quotes in an issue."""
 
-LARGEST = 1 << 17
-"""Characters of a file or an issue that are read."""
+LARGEST_COUNTED = 1 << 17
+"""Bytes of a file and characters of an issue whose words are counted."""
 
 FIRST = itemgetter(0)
 
@@ -74,9 +75,16 @@ def _count(text: str) -> Counts:
     return Counts(*map(Counter, (parts, pairwise(parts), initials, pairwise(text), threes)))
 
 
-def _copy(counts: Counts) -> Counts:
-    each: tuple[Counter[Any], ...] = counts
-    return Counts(*map(Counter, each))
+_count_issue = functools.lru_cache(maxsize=4)(_count)  # each test of a task asks for the same
+
+
+def _add(one: Counts, other: Counts) -> Counts:
+    """The counts of two texts, in counters of their own."""
+    each: tuple[Counter[Any], ...] = one
+    found = Counts(*map(Counter, each))
+    for own, more in _pair(found, other):
+        own.update(more)
+    return found
 
 
 def _pair(one: Counts, other: Counts) -> Iterator[tuple[Counter[Any], Counter[Any]]]:
@@ -108,14 +116,26 @@ class Language:
         self.words = source.words
         self.numbers = sorted(set(re.findall(r"\d+", text)))
         self.pairs = _pairs_of(source.tree, source)
-        self._function, self._start = text.encode(), source.span(function)[0]
-        self._known = _copy(_count_known(source.tree, source, issue[:LARGEST]))
+        self._text, self._places, self._before = text.encode(), source.span(function), 0
+        self._known = _add(_count_file(source.tree, source), _count_issue(issue[:LARGEST_COUNTED]))
         known = self._known.tokens
         self.own_words = sorted(set(PART.findall(text)))
         self.known_words = sorted([part for part in known if part.isalpha() and part.isascii()])
         self.known_numbers = sorted([part for part in known if part.isdecimal() and part.isascii()])
-        texts = {*source.strings, *[match[2] for match in QUOTE.finditer(issue[:LARGEST])]}
+        texts = {*source.strings, *[match[2] for match in QUOTE.finditer(issue[:LARGEST_COUNTED])]}
         self.texts = sorted([text for text in texts if "\0" not in text])
+
+    def inline(self, start: int, end: int, value: ast.expr) -> "Language":
+        """Return the language of the test in which a value of the file stands in place of a name.
+
+        Its places are those of the value where the file has it.
+        """
+        before, _, after = self._split(start, end)
+        first, last = self.source.span(value)
+        inlined = copy.copy(self)
+        inlined._text = before + self.source.inlined(value).encode() + after
+        inlined._places, inlined._before = (first, last), len(before) + 1
+        return inlined
 
     def strangeness(self, texts: Sequence[str]) -> list[int]:
         """Return, for each text, the number of neighbours that the file does not have."""
@@ -144,12 +164,17 @@ class Language:
         return [*sorted(first & last), *sorted(first ^ last)]
 
     def measure(self, start: int, end: int, texts: Sequence[str]) -> list[Scores]:
-        """Measure how well texts fit a place of the test, as if what stands there was unknown."""
+        """Measure how well texts fit a place of the test, as if what stands there was unknown.
+
+        Raises:
+            ValueError: The place is not in the test.
+        """
         before, old, after = self._around(start, end)
         in_test = {*PART.findall(before), *PART.findall(after), *self.own_words}.difference(PART.findall(old))
         found = []
-        none, weigh = repeat(0), LOGS.get
-        with self._without(f"{before}{old}{after}") as known:
+        none, weigh, is_unknown = repeat(0), LOGS.get, (0).__ge__
+        own = f"{before}{old}{after}" if end <= LARGEST_COUNTED else ""
+        with self._without(own) as known:
             for text in texts:
                 whole = f"{before}{text}{after}"
                 parts = PART.findall(whole)
@@ -158,11 +183,11 @@ class Language:
                 twos = map(known.twos.get, pairwise(whole), none)
                 initials = map(known.initials.get, pairwise(map(FIRST, parts)), none)
                 scores = (
-                    -pairs.count(0),
+                    -sum(map(is_unknown, pairs)),
                     sum(map(weigh, pairs, MANY)),
                     sum(map(weigh, map(known.tokens.get, parts, none), MANY)),
                     sum(map(weigh, threes, MANY)) - sum(map(weigh, twos, MANY)),
-                    -threes.count(0),
+                    -sum(map(is_unknown, threes)),
                     sum(map(weigh, initials, MANY)),
                     sum(map(in_test.__contains__, PART.findall(text))),
                     len(text),
@@ -177,24 +202,32 @@ class Language:
         own = _count(text)
         for one, other in _pair(self._known, own):
             one.subtract(other)
-        yield self._known
-        for one, other in _pair(self._known, own):
-            one.update(other)
+        try:
+            yield self._known
+        finally:
+            for one, other in _pair(self._known, own):
+                one.update(other)
 
     def _around(self, start: int, end: int) -> tuple[str, str, str]:
-        """The text before a place of the test, that of the place, and the text after it."""
-        before, old = self._function[: start - self._start], self._function[start - self._start : end - self._start]
-        after = self._function[end - self._start :]
-        return before.decode()[-AROUND:], old.decode(), after.decode()[:AROUND]
+        """The end of the text before a place of the test, the text of the place, and the beginning of that after it."""
+        before, old, after = self._split(start, end)
+        width = 4 * AROUND  # bytes of as many characters; one may be cut
+        near, far = before[-width:].decode(errors="ignore"), after[:width].decode(errors="ignore")
+        return near[-AROUND:], old.decode(errors="replace"), far[:AROUND]
+
+    def _split(self, start: int, end: int) -> tuple[bytes, bytes, bytes]:
+        """The bytes of the test before a place, those of the place, and those after it."""
+        first, last = self._places
+        if not first <= start <= end <= last:
+            raise ValueError(f"bytes {start} to {end} of the file are not in the test, which has {first} to {last}")
+        shift = self._before - first
+        return self._text[: start + shift], self._text[start + shift : end + shift], self._text[end + shift :]
 
 
 @remembered
-def _count_known(_module: ast.Module, source: Source, issue: str) -> Counts:
-    """The counts of a file and an issue together."""
-    counts = _count(source.beginning(LARGEST))
-    for one, other in _pair(counts, _count(issue)):
-        one.update(other)
-    return counts
+def _count_file(_module: ast.Module, source: Source) -> Counts:
+    """The counts of a file."""
+    return _count(source.beginning(LARGEST_COUNTED))
 
 
 @remembered

@@ -14,7 +14,7 @@ from ... import syntax
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-LARGEST = 1 << 20
+LARGEST_PARSED = 1 << 20
 """Bytes of a test file beyond which it is not parsed."""
 
 WORD = re.compile(r"\b[a-z]{4,9}\b")
@@ -46,7 +46,7 @@ class Source:
     """
 
     def __init__(self, data: bytes) -> None:
-        if len(data) > LARGEST:
+        if len(data) > LARGEST_PARSED:
             raise ValueError(f"the file is too large to parse: {len(data)} bytes")
         try:
             self._encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
@@ -244,11 +244,14 @@ class Source:
 
 
 def remembered(find: Callable[Concatenate[N, Source, P], T]) -> Callable[Concatenate[N, Source, P], T]:
-    """Keep what `find` returns for a node of a file as long as its source lives, and no longer: trees are large."""
+    """Keep what `find` returns for a node of a file as long as its source lives, and no longer: trees are large.
+
+    All threads get the same object: callers must not change it. Other arguments must be few and small: they are kept.
+    """
 
     @functools.wraps(find)
     def recall(node: N, source: Source, /, *more: P.args, **options: P.kwargs) -> T:
-        known, key = source.findings, (find, node, *more)
+        known, key = source.findings, (find, node, *more, *options.items())
         if key not in known:
             known[key] = find(node, source, *more, **options)
         return cast("T", known[key])

@@ -522,10 +522,10 @@ def _inline_constant(change: Change, language: Language, rng: Random, count: int
     source = language.source
     value = source.constant(source.text(change.start, change.end))
     assert value is not None
-    parts = source.parts(value)
+    parts, inlined = source.parts(value), language.inline(change.start, change.end, value)
     near: list[Feature] = []
     for part in rng.sample(parts, min(len(parts), MOST_FEATURES)):
-        near += _list_near(source.text_of(part), source.span(part)[0], language, rng, count)
+        near += _list_near(source.text_of(part), source.span(part)[0], inlined, rng, count)
     found = []
     for feature in _order_features(near)[: 2 * MOST_FEATURES]:  # some may be unfit
         edits = [TextEdit(change.start, change.end, source.inlined(value, [edit])) for edit in feature.edits]

@@ -2,13 +2,16 @@
 
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise, product
 from random import Random
 from textwrap import dedent
+from typing import cast
 
 import pytest
 
-from swe_gym.grading.counter.language import FITS, choose_fitting, share_told
+from swe_gym.grading.counter import language as module
+from swe_gym.grading.counter.language import FITS, Language, choose_fitting, share_told
 from swe_gym.grading.counter.source import Source
 from swe_gym.grading.counter.texts import _window, draw_texts
 
@@ -117,3 +120,91 @@ def test_where_the_original_fits_best_equal_ones_are_chosen() -> None:
         assert share_told(original, [(0.0,) * (FITS + 2)]) == 1
         assert share_told(original, [original]) == 0.5
         assert share_told(original, [original, (2.0,) * (FITS + 2)]) == 0
+
+
+# --- how well a text fits its place -----------------------------------------------------------------------------------
+
+PLACED = """\
+NOTE = "a green cup"
+{filler}
+def test_one():
+    assert f("éé😀") == "a green tea"
+"""
+
+
+def language_of(text: str, issue: str = "") -> Language:
+    source = Source(text.encode())
+    return Language(source.functions["test_one",], source, issue)
+
+
+def place_of(language: Language, word: str) -> tuple[int, int]:
+    start = language.source.beginning(10**6).encode().index(word.encode())
+    return start, start + len(word.encode())
+
+
+def test_a_place_outside_the_test_cannot_be_measured() -> None:
+    language = language_of(PLACED)
+    for word in ("cup", "NOTE"):
+        with pytest.raises(ValueError, match="are not in the test"):
+            language.measure(*place_of(language, word), ["cup"])
+
+
+def test_a_value_of_the_file_is_measured_where_it_is_written_in_place_of_its_name() -> None:
+    named = PLACED.replace('"a green tea"', "TEA") + '\n\nTEA = "a green tea"\n'
+    written = PLACED.replace('"a green tea"', '("a green tea")') + "\n\nTEA = 1\n"
+    language, direct = language_of(named), language_of(written)
+    value = language.source.constant("TEA")
+    assert value is not None
+    inlined = language.inline(*place_of(language, "TEA"), value)
+    texts = ["tea", "cup", "gate", "éè"]
+    assert inlined.neighbours(*place_of(language, "tea")) == direct.neighbours(*place_of(direct, "tea"))
+    measured = inlined.measure(*place_of(language, "tea"), texts)
+    for one, other in zip(measured, direct.measure(*place_of(direct, "tea"), texts), strict=True):
+        assert (one[0], *one[6:]) == (other[0], *other[6:])
+    unknown = [score[0] for score in measured]
+    assert unknown == [unknown[1] - 2, unknown[1], unknown[1] - 2, unknown[1] - 2], "the note has a cup"
+
+
+def test_a_test_beyond_the_part_that_is_counted_takes_nothing_from_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LARGEST_COUNTED", 30)
+    language = language_of(PLACED.replace("{filler}", "# filler\n" * 9).replace("green tea", "green cup"))
+    _, end = place_of(language, '== "a green cup"')
+    unknown = [score[0] for score in language.measure(end - 4, end - 1, ["cup", "tea"])]
+    assert unknown[0] == unknown[1] + 2, "the counts know the neighbours of one"
+
+
+def test_what_a_test_holds_more_often_than_the_counts_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'def test_one():\n    assert f() == "tea tea tea"\n'
+    place = text.index("tea")
+    monkeypatch.setattr(module, "LARGEST_COUNTED", place + 3)  # ends after the first one
+    (score,) = language_of(text).measure(place, place + 3, ["tea"])
+    assert score[0] <= -3, "tea tea, tea tea, and the quotes"
+
+
+def test_counts_are_whole_after_an_error() -> None:
+    language = language_of(PLACED)
+    place = place_of(language, "tea")
+    before = language.measure(*place, ["cup"])
+    with pytest.raises(TypeError):
+        language.measure(*place, cast("list[str]", [1]))
+    assert language.measure(*place, ["cup"]) == before
+
+
+def test_a_file_remembers_nothing_of_an_issue() -> None:
+    source = Source(PLACED.encode())
+    function = source.functions["test_one",]
+    draw_texts(function, source, Random(1), COUNT, issue="")
+    known = len(source.findings)
+    for number in range(20):
+        draw_texts(function, source, Random(1), COUNT, issue=f"the {number}. issue")
+    assert len(source.findings) == known
+
+
+def test_texts_that_threads_draw_of_one_file_are_those_of_each_alone() -> None:
+    def draw(source: Source, seed: int) -> object:
+        return draw_texts(source.functions["test_one",], source, Random(seed), COUNT, issue=ISSUE)
+
+    alone = [draw(Source(NEIGHBOURS.encode()), seed) for seed in range(12)]
+    shared = Source(NEIGHBOURS.encode())
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda seed: draw(shared, seed), range(12))) == alone

@@ -159,7 +159,7 @@ def test_only_python_3_parses(data: bytes) -> None:
 
 
 def test_large_files_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LARGEST", 3)
+    monkeypatch.setattr(module, "LARGEST_PARSED", 3)
     with pytest.raises(ValueError, match="too large to parse: 4 bytes"):
         Source(b"a=12")
 
@@ -180,3 +180,15 @@ def test_functions_within_functions_that_assert_are_found() -> None:
     )
     assert list(source.nested) == [("load", "method")]
     assert source.function(("load", "method")).name == "method"
+
+
+def test_what_is_remembered_depends_on_all_arguments() -> None:
+    @module.remembered
+    def find(_: ast.Module, __: Source, first: int = 0, second: int = 0) -> tuple[int, int]:
+        return first, second
+
+    source = Source(b"")
+    for _ in range(2):
+        assert find(source.tree, source, first=1) == (1, 0)
+        assert find(source.tree, source, second=1) == (0, 1)
+        assert find(source.tree, source, 1) == (1, 0)

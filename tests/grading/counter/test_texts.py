@@ -450,6 +450,47 @@ def test_a_constant_of_the_module_is_changed_as_if_its_value_stood_there(expecte
         assert [value == right for value in found] == [number == group.original for number in range(len(texts))]
 
 
+LONG = "é😀 " * 40
+
+
+@pytest.mark.parametrize("value", ["12", "1.25", '"some words 12"', '(\n    "some words"\n)'])
+@pytest.mark.parametrize("above", [f"# {LONG}\nNAME = {{}}\n\n", "NAME = {}\n", ""])
+@pytest.mark.parametrize("below", [f"\n\n# {LONG}\nNAME = {{}}\n", "NAME = {}\n"])
+def test_a_constant_may_stand_anywhere_beside_a_test_with_any_letters(value: str, above: str, below: str) -> None:
+    body = f'def test(self):\n    "{LONG}"\n    assert f("{LONG}") == NAME  # {LONG}\n'
+    text = above.replace("{}", value) + body + ("" if above else below.replace("{}", value))
+    source = Source(text.encode())
+    for seed in range(4):
+        drawn = draw(source, seed)
+        assert drawn.effective >= COUNT // 2
+        for edits in (drawn.common, *(row.edits for row in drawn.texts)):
+            ast.parse(source.apply_edits(edits))
+
+
+UNICODE = st.text(st.sampled_from("a1 éя😀あ́²"), max_size=6)
+
+
+@st.composite
+def unicode_files(draw: st.DrawFn) -> str:
+    """Test files with names, values, comments and texts in any letters, and constants above or below the test."""
+    constants = [f"N{number} = {draw(VALUES | UNICODE)!r}  # {draw(UNICODE)}" for number in range(3)]
+    sides = st.sampled_from(["N0", "N1", "N2"]) | (VALUES | UNICODE).map(repr)
+    body = [
+        f"    assert f({draw(UNICODE)!r}) == {draw(sides)}  # {draw(UNICODE)}" for _ in range(draw(st.integers(1, 3)))
+    ]
+    parts = [constants[0], "\n".join(["def test(self):", *body]), *constants[1:]]
+    return "\n".join(draw(st.permutations(parts))) + "\n"
+
+
+@settings(max_examples=80, deadline=None)
+@given(text=unicode_files(), issue=UNICODE, seed=st.integers(0, 99))
+def test_texts_of_files_in_any_letters_are_whole(text: str, issue: str, seed: int) -> None:
+    source = Source(text.encode())
+    drawn = draw_texts(source.function(("test",)), source, Random(seed), 6, issue=issue)
+    for edits in (drawn.common, *(row.edits for row in drawn.texts)):
+        ast.parse(source.apply_edits(edits))
+
+
 @pytest.mark.parametrize("expected", ["TWICE", "LIST", "LOADED", "WORDS + WORDS"])
 def test_other_names_are_not_changed(expected: str) -> None:
     assert "near" not in texts_of(expected)[0].kind
