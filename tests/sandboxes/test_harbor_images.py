@@ -15,6 +15,7 @@ from swe_gym.curation.validation import validate
 from swe_gym.envs.group import task_spec, verifier_spec
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import FileError, MissingFile, NoPermission, SandboxStartError, TaskError, Unsupported, UsageError
+from swe_gym.rollout.policies.gold import GoldPolicy
 from swe_gym.sandboxes import Finding
 from swe_gym.sandboxes.docker.build import build_image
 from swe_gym.sandboxes.local import problem
@@ -277,3 +278,37 @@ def test_commands_terminals_and_files_of_the_policy_have_the_rights_of_its_user(
         env.close()
     with pytest.raises(TaskError, match=r"agent\.user = 'no-such': the image has no user"):
         play(tmp_path, image, backend, "true", {"task.toml": TOML + "[agent]\nuser = 'no-such'\n"})
+
+
+@pytest.mark.parametrize("backend", ["docker", "local"])
+def test_solutions_of_steps_run_as_the_user_of_each_step(
+    tmp_path: Path, docker_image: str, stored_image: str, backend: str
+) -> None:
+    if backend == "local" and (why := problem("namespace")):
+        pytest.skip(why)
+    image = stored_image if backend == "local" else docker_image
+    folder: Files = {
+        "task.toml": TOML + "[agent]\nuser = 'nobody'\n[[steps]]\nname = 'one'\n[[steps]]\nname = 'two'\n"
+        "agent = {user = 'root'}\n",
+        "instruction.md": None,
+        "tests/test.sh": None,
+        "solution/solve.sh": None,
+    }
+    for name, wanted in (("one", "700 nobody one"), ("two", "755 root two")):
+        judge = f'[ "$(stat -c %a /tests) $(cat /tmp/{name})" = "{wanted}" ] && echo 1 > /logs/verifier/reward.txt'
+        folder[f"steps/{name}/instruction.md"] = "Write a file.\n"
+        folder[f"steps/{name}/tests/test.sh"] = script(judge)
+        folder[f"steps/{name}/solution/solve.sh"] = script(f'echo "$(id -un) {name}" > /tmp/{name}')
+    harbor_task(tmp_path, **{**folder, "environment/x.txt": "old\n"})
+    env = SweEnv("harbor", {"path": str(tmp_path), "image": image}, backend=backend, tools=["bash", "submit"])
+    try:
+        policy = GoldPolicy(env)
+        observation, info = env.reset()
+        policy.reset(info)
+        ended = False
+        while not ended:
+            observation, reward, ended, truncated, info = env.step(policy.act(observation))
+            assert not truncated, env.stats["failure"]
+        assert (reward, info["resolved"]) == (1.0, True), env.verdict
+    finally:
+        env.close()
