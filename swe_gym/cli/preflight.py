@@ -173,10 +173,11 @@ def _ask_model(plan: Plan, options: JsonObject, how: RolloutOptions, folder: Pat
         return Fact("model", _describe_server(made, told))
 
 
-def check_agent(plan: Plan) -> None:
-    """Check the name and the options of a plan's agent.
+def check_agent(plan: Plan, tasks: Sequence[Task]) -> None:
+    """Check the name and the options of a plan's agent, and that agents can play the tasks.
 
     Raises:
+        TaskError: A task has several steps.
         UsageError: The agent or an option is unknown or invalid, or the policy is another one than "llm".
     """
     if plan.agent:
@@ -184,6 +185,8 @@ def check_agent(plan: Plan) -> None:
         check_network(plan.agent, agent, plan.env.get("sandbox_options", {}))
         if plan.policy != "llm":
             raise UsageError(f"the agent {plan.agent!r} asks a model: omit the policy {plan.policy!r}, give --model")
+        for task in tasks:
+            check_steps(task)
     elif plan.agent_options:
         raise UsageError(f"options of an agent ({', '.join(plan.agent_options)}) need its name: add --agent")
 
@@ -205,13 +208,9 @@ def start_agent(plan: Plan, executor: str) -> None:
     """Start a plan's agent on the first task, if it has options of the user: only the agent knows its arguments.
 
     Raises:
-        UsageError: It ended before it asked its model, or a Harbor task has several steps.
+        UsageError: It ended before it asked its model.
         SandboxError: The sandbox did not start, or was lost.
     """
-    if plan.agent and plan.source == "harbor":
-        with closing(plan.make_env()) as env:
-            for task_id in (plan.tasks or ())[:MOST_TASKS]:
-                check_steps(env.source.get(task_id))
     if plan.agent_options and plan.tasks and executor in ON_THIS_MACHINE:
         from ..gateway import rehearse  # the extra "agents"
 

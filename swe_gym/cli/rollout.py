@@ -260,7 +260,7 @@ def _prepare(config: RolloutConfig, *, evaluates: bool) -> Prepared:
     if not backend:
         plan = plan.model_copy(update={"env": {**plan.env, "backend": backend_for(tasks)}})
         check_machine(None, backend=plan.env["backend"])
-    check_agent(plan)
+    check_agent(plan, tasks)
     return Prepared(config, plan, source, tasks)
 
 

@@ -9,7 +9,7 @@ from harbor_folders import LAST_TOML, NAME, PLAYED, SHAPES, TO_REWARD, TOML, har
 
 from swe_gym.curation.validation import validate
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.errors import SandboxStartError, TaskError, Unsupported, UsageError
+from swe_gym.errors import SandboxStartError, TaskError, Unsupported
 from swe_gym.gateway.agents import check_steps
 from swe_gym.grading.in_place import clear_step, steps_of
 from swe_gym.rollout.policies.gold import GoldPolicy
@@ -444,7 +444,7 @@ def test_min_reward_compares_the_value_reward_only(make: Callable[..., SweEnv]) 
 
 def test_agents_in_sandboxes_play_no_steps(make: Callable[..., SweEnv]) -> None:
     env = make(**steps())
-    with pytest.raises(UsageError, match="several steps, which agents in sandboxes cannot play"):
+    with pytest.raises(TaskError, match="several steps, which agents in sandboxes cannot play"):
         check_steps(env.source.get(NAME))
 
 

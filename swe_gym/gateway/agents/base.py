@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 from pydantic import ValidationError, field_validator, model_validator
 
-from ...errors import UsageError, wrong_fields
+from ...errors import TaskError, UsageError, wrong_fields
 from ...toml import resolve_variables
 from ...types import Frozen, JsonMapping, Task
 from ..kits import Kit
@@ -177,12 +177,12 @@ def check_steps(task: Task) -> None:
     """Refuse a task of several steps.
 
     Raises:
-        UsageError: It has them.
+        TaskError: It has them.
     """
     script = task.oracle.in_place
     if script and script.steps:
         text = f"task {task.task_id} has several steps, which agents in sandboxes cannot play"
-        raise UsageError(f"{text}: choose a policy that calls tools")
+        raise TaskError(f"{text}: choose a policy that calls tools")
 
 
 def check_network(name: str, agent: Agent, sandbox_options: JsonMapping) -> None:
