@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingDependency, Unsupported, unknown_name
-from ..sandboxes import Sandbox, SandboxSpec, as_user, load_backend, make_spec, write_tar
+from ..sandboxes import Sandbox, SandboxSpec, as_user, find_identity, load_backend, make_spec, write_tar
 from ..task_folder import Dockerfile, TaskFolder
 from ..types import ExecResult, JsonObject
 from .aio import in_thread
@@ -191,6 +191,7 @@ class SweGymEnvironment(BaseEnvironment):
     async def _open(self, spec: SandboxSpec) -> None:
         sandbox = self._new_sandbox(spec)
         await in_thread(sandbox.start, sandbox.close)
+        await in_thread(lambda: find_identity(sandbox), sandbox.close)  # before an agent works there
         self._sandbox = sandbox
 
     async def _close(self) -> None:
@@ -218,41 +219,46 @@ class SweGymEnvironment(BaseEnvironment):
         for name, value in whole.items():
             if "{workdir}" in value:
                 raise Unsupported(f"variable {name}: {{workdir}} has another meaning in swe_gym: write the folder")
-        argv = await self._argv(command, self._resolve_user(user))
-        result = await self._run(argv, cwd=cwd, env=whole, timeout=timeout_sec or LONGEST)
+        sandbox = await self._sandbox_of(self._resolve_user(user))
+        line = [self._shell, "-c", command]
+        result = await self._run(line, sandbox, cwd=cwd, env=whole, timeout=timeout_sec or LONGEST)
         if result.timed_out:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds")
         code = -(result.signal or 0) if result.exit_code is None else result.exit_code
         return HarborResult(stdout=result.text, stderr=result.error_text, return_code=code)
 
-    async def _argv(self, command: str, user: str | int | None) -> list[str]:
-        """Return the arguments that run a command line as a user; None is the image's."""
+    async def _sandbox_of(self, user: str | int | None) -> Sandbox:
+        """Return the sandbox as a user sees it; None is the image's."""
         name = self._own_user if user is None else str(user)
-        line = [self._shell, "-c", command]
-        if name in ROOT:
-            return line
-        if name not in self._users:
-            tried = await self._run(as_user(name, ["true"]))
+        sandbox = as_user(self._opened, name)
+        if name not in (*ROOT, *self._users):
+            tried = await self._run(["true"], sandbox)
             if not tried.ok:
                 said = tried.error_text.strip()[-500:] or tried.describe()
                 raise Unsupported(f"the sandbox cannot run commands as user {name!r}: {said}")
             self._users.add(name)
-        return as_user(name, line)
+        return sandbox
 
     async def _run(
-        self, argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None, timeout: float = SHORT
+        self,
+        argv: list[str],
+        sandbox: Sandbox | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout: float = SHORT,
     ) -> ExecResult:
         """Run a command that is killed if this task is cancelled."""
-        sandbox, mark = self._opened, f"swe-gym-{uuid.uuid4().hex}"
+        root, mark = self._opened, f"swe-gym-{uuid.uuid4().hex}"
+        of_command = sandbox or root
         tries = itertools.count(1)
 
         def kill() -> None:
             if next(tries) > KILL_TRIES:
-                sandbox.close()
-            sandbox.exec(["/bin/sh", "-c", KILL, f"[s]{mark[1:]}"], timeout=SHORT)
+                root.close()
+            root.exec(["/bin/sh", "-c", KILL, f"[s]{mark[1:]}"], timeout=SHORT)
 
         def run() -> ExecResult:
-            return sandbox.exec(
+            return of_command.exec(
                 ["/bin/sh", "-c", KEEP, mark, *argv], cwd=cwd, env=env, timeout=timeout, max_output=MAX_OUTPUT
             )
 

@@ -29,7 +29,7 @@ from ..guests.protocol import (
 )
 from ..types import Capabilities, ExecResult, FileEntry, JsonMapping
 from .channel import parsing
-from .types import Finding, Forward, Handler, SandboxSpec
+from .types import Finding, Forward, Handler, Identity, SandboxSpec
 
 if TYPE_CHECKING:
     from ..guests.protocol import (
@@ -182,6 +182,7 @@ class Sandbox(abc.ABC):
         self._lock = threading.RLock()  # a signal handler may close what its own thread is using
         self._owner: int | None = None  # the process that started it
         self._loss: SandboxLost | None = None
+        self._identity: Identity | None = None  # once it was asked for: see `user_sandbox.find_identity`
         self._environment: dict[str, str] | None = None  # of commands; it does not change any more once it is open
 
     # --- the backend --------------------------------------------------------------------------------------

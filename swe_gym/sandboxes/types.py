@@ -188,6 +188,18 @@ def start_handler(handler: Handler, connection: Connection, name: str) -> None:
         connection.close()
 
 
+class Identity(NamedTuple):
+    """Who runs the commands of a sandbox.
+
+    Attributes:
+        names: Number and name of the image's user. The name is empty if it has none.
+        python: Path of a Python that only root can change; empty if there is none.
+    """
+
+    names: tuple[str, str]
+    python: str
+
+
 class Finding(NamedTuple):
     """The result of one check.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
-from ..errors import FileError, UsageError
+from ..errors import FileError, SandboxError, Unsupported, UsageError
 from ..guests import bundle
+from ..guests.as_user import PREFIX as PREFIX_BYTES
 from ..guests.protocol import (
     END_PROCESSES,
     EXEC,
@@ -28,15 +29,20 @@ from ..guests.protocol import (
     READ_FILE,
     WRITE_FILE,
 )
-from ..types import Capabilities
-from .base import LARGEST_MAX_OUTPUT, Sandbox, make_result
+from ..types import Capabilities, ExecResult
+from .base import DEFAULT_MAX_OUTPUT, LARGEST_MAX_OUTPUT, Sandbox, make_result
 from .channel import parsing
-from .container import start_command
+from .container import PYTHONS
 from .runner_sandbox import FILE_ERRORS
-from .types import Forward, Handler
+from .types import Forward, Handler, Identity
 
 if TYPE_CHECKING:
     from ..guests.protocol import ExecRequest, Operation, Reply, Request
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LOOK_SECONDS = 60.0
 
 COMMANDS = (EXEC.name, PTY_OPEN.name)
 FILES = (READ_FILE.name, WRITE_FILE.name, GET_TAR.name, PUT_TAR.name, MANIFEST.name)
@@ -53,15 +59,75 @@ HEADER = 64 << 20
 """Bytes of a reply beside its payload: the entries of a manifest."""
 
 
-def as_user(user: str, argv: list[str]) -> list[str]:
-    """Return the arguments that run a command as a user of the image, in a sandbox whose commands run as root."""
-    return start_command(bundle("as_user"), arguments=[user, *argv])
+PREFIX = PREFIX_BYTES.decode()
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SYSTEM_ENV: Mapping[str, str] = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+"""The environment of root's programs: nothing in it comes from the task."""
+
+LOOK = f"""\
+id -u; id -un 2>/dev/null || echo
+for python in {PYTHONS}; do
+  path=$(command -v "$python" 2>/dev/null) && said=$("$path" -I -S -c "$0" 2>/dev/null) && echo "$said" && exit
+done
+true
+"""
+
+
+def as_user(sandbox: Sandbox, user: str | None) -> Sandbox:
+    """Return a sandbox as a user of the image sees it; None is the image's own."""
+    whole = sandbox.privileged
+    return whole if user is None or user in find_identity(whole).names else UserSandbox(whole, user)
+
+
+def find_identity(sandbox: Sandbox) -> Identity:
+    """Return who runs the commands of a sandbox, and its Python. Call it before a policy works there.
+
+    A later search could find what the policy put there, and run it with root's rights.
+    """
+    if sandbox._identity is None:
+        env = {**SYSTEM_ENV, "PATH": f"{SYSTEM_PATH}:{sandbox.environment().get('PATH', '')}"}
+        look = ["/bin/sh", "-c", LOOK, bundle("as_user")]
+        result = sandbox._call(run_plainly, sandbox, look, env, timeout=LOOK_SECONDS)
+        if not result.ok:
+            raise SandboxError(f"the sandbox did not tell its user: {result.describe()}", retryable=result.timed_out)
+        number, name, python = [*result.text.splitlines(), "", "", ""][:3]
+        sandbox._identity = Identity((number, name), python)
+    return sandbox._identity
+
+
+def run_plainly(
+    sandbox: Sandbox,
+    argv: list[str],
+    env: Mapping[str, str],
+    payload: bytes = b"",
+    *,
+    timeout: float,
+    max_output: int = DEFAULT_MAX_OUTPUT,
+) -> ExecResult:
+    """Run a command with this environment and no other variables, within one call of the sandbox."""
+    request: ExecRequest = {
+        "argv": argv,
+        "cwd": "/",
+        "env": dict(env),
+        "timeout": timeout,
+        "grace": 1.0,
+        "max_output": max_output,
+        "merge": False,
+    }
+    return make_result(*sandbox._request(EXEC, request, payload, timeout=timeout + 1.0))
+
+
+def hand_over(sandbox: Sandbox, env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that hand a command's environment to `guests/as_user.py`, which sets HOME if it is not ours."""
+    default = sandbox._base_env().get("HOME")
+    return {PREFIX + name: value for name, value in env.items() if (name, value) != ("HOME", default)}
 
 
 class UserSandbox(Sandbox):
     """A sandbox whose commands, terminals and files have the rights of one of its users.
 
-    `privileged` is the sandbox itself. Both are closed together.
+    `privileged` is the sandbox itself. Both are closed together. Make the first one before a policy works there: see
+    `find_identity`.
 
     Args:
         sandbox: An open sandbox whose commands run as root.
@@ -75,6 +141,7 @@ class UserSandbox(Sandbox):
         self._shell = sandbox._shell
         self._whole = sandbox
         self._user = user
+        self._python = find_identity(sandbox).python
 
     @property
     def privileged(self) -> Sandbox:
@@ -130,28 +197,45 @@ class UserSandbox(Sandbox):
         if operation.name in FILES:
             return self._serve(operation, fields, payload, timeout)
         if operation.name in COMMANDS:
-            request = cast("Request", {**fields, "argv": as_user(self._user, fields["argv"])})
+            request = cast("Request", {**fields, **self._wrap(fields["argv"], hand_over(self._whole, fields["env"]))})
         elif operation.name not in WITHOUT_RIGHTS:
             raise UsageError(f"{operation.name!r} cannot be carried out with the rights of user {self._user!r}")
-        return self._whole._ask(operation, request, payload, timeout=timeout)
+        return self._whole._request(operation, request, payload, timeout=timeout)
+
+    def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do one call of the whole sandbox, which closes it if it is lost."""
+        return self._whole._call(work, *args, **kwargs)
+
+    def _wrap(self, argv: list[str], env: Mapping[str, str]) -> dict[str, Any]:
+        """Return the fields of a request that runs a command as the user, with an environment that `hand_over` made."""
+        wrapped = [*self._program("as_user"), self._user, *argv]
+        return {"argv": wrapped, "env": {**env, **SYSTEM_ENV}}
+
+    def _program(self, guest: str) -> list[str]:
+        """Return the arguments that run a guest, whatever the user put on the PATH."""
+        if not self._python:
+            raise Unsupported(
+                f"nothing can run as user {self._user!r}: the image has no Python that all users can run and only root "
+                f"can change (looked for: {PYTHONS}). Install one, for example /usr/bin/python3"
+            )
+        return [self._python, "-I", "-S", "-c", bundle(guest)]
 
     def _serve(
         self, operation: Operation[Request, Reply], fields: dict[str, Any], payload: bytes, timeout: float
     ) -> tuple[Reply, bytes]:
         """Carry out an operation on files in a process of the user."""
-        program = start_command(bundle("file_request"), arguments=[operation.name, json.dumps(fields)])
-        request: ExecRequest = {
-            "argv": as_user(self._user, program),
-            "cwd": "/",
-            "env": self.environment(),
-            "timeout": timeout,
-            "grace": 1.0,
-            "max_output": min(LARGEST_MAX_OUTPUT, fields.get("max_bytes", 0) + HEADER),
-            "merge": False,
-        }
-        result = make_result(*self._whole._ask(EXEC, request, payload, timeout=timeout + 1.0))
+        program = [*self._program("file_request"), operation.name, json.dumps(fields)]
+        most = min(LARGEST_MAX_OUTPUT, fields.get("max_bytes", 0) + HEADER)
+        wrapped = self._wrap(program, {PREFIX + name: value for name, value in SYSTEM_ENV.items()})
+        result = run_plainly(self._whole, **wrapped, payload=payload, timeout=timeout, max_output=most)
         if not result.ok:
             raise FileError(f"{fields['path']}: {result.error_text.strip()[-500:] or result.describe()}")
+        if result.stdout_dropped:
+            size = len(result.stdout) + result.stdout_dropped
+            raise FileError(
+                f"{fields['path']}: the answer to {operation.name!r} has {size} bytes, and {most} can be returned as "
+                f"user {self._user!r}: ask for less"
+            )
         with parsing():
             head, _, data = result.stdout.partition(b"\n")
             reply = json.loads(head)

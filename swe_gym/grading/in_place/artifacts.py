@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...errors import FileError, MissingFile, NotAFile
 from ...sandboxes import Sandbox
 from ...types import Artifact, Task
-from .script import SETUP_TIMEOUT, no_reward
+from .script import SETUP_TIMEOUT, no_reward, run_tool
 
 MOST_BYTES = 256 << 20
 """Bytes of all artifacts of an attempt."""
@@ -72,13 +72,13 @@ def _pack(artifact: Artifact, sandbox: Sandbox, most: int) -> bytes:
     place = f"/tmp/{uuid.uuid4().hex}.tar"  # a name that nobody can guess
     left_out = [f"--exclude={pattern}" for pattern in artifact.exclude]
     command = ["tar", "cf", place, *left_out, "-C", artifact.path, "."]
-    made = sandbox.exec(command, cwd="/", timeout=TRANSFER_TIMEOUT, merge=True)
+    made = run_tool(sandbox, command, timeout=TRANSFER_TIMEOUT)
     try:
         if not made.ok:
             raise MissingFile(f"{artifact.path}: {made.text.strip()[-500:] or made.describe()}")
         return sandbox.read_file(place, max_bytes=most, timeout=TRANSFER_TIMEOUT)
     finally:
-        sandbox.exec(["rm", "-f", "--", place], cwd="/", timeout=SETUP_TIMEOUT)
+        run_tool(sandbox, ["rm", "-f", "--", place])
 
 
 def clean_archive(data: bytes) -> bytes:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from ...errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
-from ...sandboxes import Sandbox, UserSandbox, as_user
-from ...types import FileContent, Healthcheck, Json, JsonObject, RewardScript, Task, Verdict
+from ...sandboxes import SYSTEM_PATH, Sandbox, as_user, find_identity
+from ...types import ExecResult, FileContent, Healthcheck, Json, JsonObject, RewardScript, Task, Verdict
 from ..base import LOG_CHARS
 from ..graders import some
 from ..reporter import steady_env, timeout_reason
@@ -28,9 +28,6 @@ SETUP_SECONDS = 3600.0
 SOLUTION_LOG = "/logs/agent/oracle.txt"
 FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """Folders that Harbor makes in every sandbox."""
-
-WITH_BASH = 'command -v bash > /dev/null && exec bash -c "$0"; exec sh -c "$0"'
-"""Runs the line in $0 with the shell of sandboxes: bash if there is one."""
 
 UNLINK = 'for way; do if [ -L "$way" ]; then rm -f -- "$way" || exit 1; fi; done'
 MOST_PATHS = 500
@@ -146,7 +143,7 @@ def _unlink(paths: Iterable[str], sandbox: Sandbox) -> None:
     given = sorted(ways)
     for start in range(0, len(given), MOST_PATHS):
         command = ["sh", "-c", UNLINK, "sh", *given[start : start + MOST_PATHS]]
-        removed = sandbox.exec(command, timeout=SETUP_TIMEOUT, merge=True)
+        removed = run_tool(sandbox, command, cwd=sandbox.workdir)
         if not removed.ok:
             raise FileError(f"links in the workdir: {removed.describe()}: {removed.text.strip()[-500:]}")
 
@@ -167,7 +164,7 @@ def clear_step(task: Task, sandbox: Sandbox) -> None:
     if script.policy_user not in (None, script.user):
         owner = [f"chown {shlex.quote(script.user)} {shlex.quote(tests)}"] if script.user else []
         commands += [*owner, f"chmod 700 {shlex.quote(tests)}"]
-    cleared = sandbox.exec(" && ".join(commands), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    cleared = run_tool(sandbox, " && ".join(commands))
     if not cleared.ok:
         raise no_reward(task, f"{folders} cannot be emptied", cleared.text)
 
@@ -206,9 +203,7 @@ def _prepare(task: Task, sandbox: Sandbox, files: Mapping[str, FileContent], use
     if sandbox.workdir != sandbox.spec.workdir:
         raise Unsupported(NO_OWN_ROOT.format(task=task.task_id, backend=sandbox.name))
     folders = shlex.join([*FOLDERS, _script_of(task).rewards])
-    made = sandbox.exec(
-        f"mkdir -p {folders} && chmod 777 {folders} && id -u", cwd="/", timeout=SETUP_TIMEOUT, merge=True
-    )
+    made = sandbox.exec(f"mkdir -p {folders} && chmod 777 {folders}", cwd="/", timeout=SETUP_TIMEOUT, merge=True)
     if not made.ok:
         raise TaskError(
             f"task {task.task_id}: the image's user cannot make {folders}: {made.text.strip()[-500:]}. Use an image "
@@ -216,33 +211,40 @@ def _prepare(task: Task, sandbox: Sandbox, files: Mapping[str, FileContent], use
         )
     for field, user in users.items():
         if user is not None:
-            _check_user(task, field, user, sandbox, is_root=made.text.strip() == "0")
+            _check_user(task, field, user, sandbox)
     put_files(files, sandbox)
 
 
-def _check_user(task: Task, field: str, user: str, sandbox: Sandbox, *, is_root: bool) -> None:
+def _check_user(task: Task, field: str, user: str, sandbox: Sandbox) -> None:
     """Raise `TaskError` if a command cannot run as its user."""
-    if not is_root:
+    own = find_identity(sandbox.privileged).names
+    if user in own:
+        return
+    if "0" not in own:
         raise TaskError(
             f"task {task.task_id}: {field}, and the image's user is not root, who alone can run commands as another "
             "user: use an image whose user is root"
         )
-    tried = sandbox.exec(_as_user(user, "true"), cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    try:
+        tried = as_user(sandbox, user).exec(["true"], cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    except Unsupported as error:
+        raise TaskError(f"task {task.task_id}: {field}: {error}") from error
     if not tried.ok:
         raise TaskError(f"task {task.task_id}: {field}: {tried.text.strip()[-500:]}")
-
-
-def _as_user(user: str | None, command: str) -> str | list[str]:
-    """Return what runs a command line as a user, in a sandbox whose commands run as root unless there is none."""
-    if user in (None, "root", "0"):
-        return command
-    return as_user(str(user), ["/bin/sh", "-c", WITH_BASH, command])
 
 
 def for_policy(task: Task, sandbox: Sandbox) -> Sandbox:
     """Return a sandbox with the rights that the policy has: those of its user."""
     user = task.oracle.in_place.policy_user if task.oracle.in_place else None
-    return sandbox if user is None else UserSandbox(sandbox.privileged, user)
+    return sandbox if user is None else as_user(sandbox, user)
+
+
+def run_tool(
+    sandbox: Sandbox, command: str | list[str], *, cwd: str = "/", timeout: float = SETUP_TIMEOUT
+) -> ExecResult:
+    """Run a usual command with the system's programs, whatever a policy with other rights has put on the PATH."""
+    path = f"{SYSTEM_PATH}:{sandbox.environment()['PATH']}"
+    return sandbox.privileged.exec(command, cwd=cwd, timeout=timeout, env={"PATH": path}, merge=True)
 
 
 def collect(task: Task, sandbox: Sandbox) -> None:
@@ -252,7 +254,7 @@ def collect(task: Task, sandbox: Sandbox) -> None:
         SandboxError: The sandbox was lost.
     """
     for hook in _script_of(task).collect:
-        sandbox.exec(_as_user(hook.user, hook.command), timeout=hook.timeout, merge=True)
+        as_user(sandbox, hook.user).exec(hook.command, timeout=hook.timeout, merge=True)
 
 
 def wait_until_healthy(check: Healthcheck, sandbox: Sandbox) -> None:
@@ -291,7 +293,7 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
     """
     script = _script_of(task)
     rewards = [posixpath.join(script.rewards, name) for name in REWARD_FILES]
-    removed = sandbox.exec(["rm", "-rf", "--", *rewards], cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    removed = run_tool(sandbox, ["rm", "-rf", "--", *rewards])
     if not removed.ok:
         raise no_reward(task, "old rewards cannot be removed", removed.text)
     try:
@@ -299,9 +301,9 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
     except FileError as error:
         raise no_reward(task, "the task's tests cannot be added", str(error)) from error
     log = posixpath.join(script.rewards, LOG_FILE)
-    sandbox.exec(["chmod", "+x", script.script], timeout=SETUP_TIMEOUT)
-    result = sandbox.exec(
-        _as_user(script.user, f"({shlex.quote(script.script)}) > {shlex.quote(log)} 2>&1"),
+    run_tool(sandbox, ["chmod", "+x", script.script])
+    result = as_user(sandbox, script.user).exec(
+        f"({shlex.quote(script.script)}) > {shlex.quote(log)} 2>&1",
         timeout=task.oracle.timeout,
         env={**steady_env(sandbox), **script.env},
         merge=True,
@@ -378,7 +380,7 @@ def run_solution(task: Task, sandbox: Sandbox) -> None:
 def put_solution(script: RewardScript, sandbox: Sandbox) -> None:
     """Write the files of the solution, as root if the policy is another user."""
     put_files(script.solution, sandbox.privileged)
-    sandbox.privileged.exec(["chmod", "+x", script.solve], timeout=SETUP_TIMEOUT)
+    run_tool(sandbox, ["chmod", "+x", script.solve])
 
 
 def solve_command(script: RewardScript) -> str:

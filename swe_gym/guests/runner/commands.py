@@ -59,13 +59,17 @@ class Capture:
 
 
 def shorten(argv: "list[str]") -> "tuple[list[str], IO[bytes] | None]":
-    """Return `argv`; or, if a shell line is too long for an argument, one that reads it from the returned file."""
-    if argv[:2] != ["bash", "-c"] or len(argv) > 3 or len(os.fsencode(argv[2])) < LONGEST_ARGUMENT:
+    """Return `argv`; or, if a shell line is too long for an argument, one that reads it from the returned file.
+
+    A program of ours may run the shell: it keeps open files.
+    """
+    ours = len(argv) == 3 or argv[1:4] == ["-I", "-S", "-c"]
+    if argv[-3:-1] != ["bash", "-c"] or not ours or len(os.fsencode(argv[-1])) < LONGEST_ARGUMENT:
         return argv, None
     script = os.fdopen(os.memfd_create("script"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
-    script.write(os.fsencode(argv[2]))
+    script.write(os.fsencode(argv[-1]))
     script.seek(0)
-    return ["bash", "-c", 'eval "$(cat <&%d)" %d<&-' % (script.fileno(), script.fileno())], script
+    return [*argv[:-1], 'eval "$(cat <&%d)" %d<&-' % (script.fileno(), script.fileno())], script
 
 
 class RunningCommand(Leader):

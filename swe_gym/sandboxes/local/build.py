@@ -27,6 +27,7 @@ from ..gates import gate
 from ..images import ImageName, ImageSource, ImageStore, StoredImage
 from ..images.sources import Blob
 from ..types import SandboxSpec
+from ..user_sandbox import hand_over
 from .tiers import find_pasta
 
 log = logging.getLogger(__name__)
@@ -240,10 +241,12 @@ class _Build:
         self._must(["mkdir", "-p", self._workdir])
 
     def _take_run(self, rest: str) -> None:
-        argv = read_list(rest) or [*self._shell, rest]
+        argv, env = read_list(rest) or [*self._shell, rest], {**self._variables, **self._env}
         if self._user not in ("", "root", "0"):
+            assert self._sandbox is not None
             argv = start_command(bundle("as_user"), arguments=[self._user, *argv])
-        self._must(argv, env={**self._variables, **self._env}, cwd=self._workdir)
+            env = hand_over(self._sandbox, self._sandbox.environment(env))
+        self._must(argv, env=env, cwd=self._workdir)
 
     def _take_copy(self, rest: str) -> None:
         self._copy(rest, unpack=False)
