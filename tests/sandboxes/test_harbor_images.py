@@ -250,6 +250,8 @@ def test_commands_terminals_and_files_of_the_policy_have_the_rights_of_its_user(
         box, root = env.sandbox, env.sandbox.privileged
         assert root.exec("install -d -o nobody /given && install -m 600 /dev/null /secret").ok
         assert box.exec("id -un; id -Gn; echo $HOME; pwd").text.split() == ["nobody", "nogroup", "/nonexistent", "/app"]
+        assert box.exec("echo $HOME", env={"HOME": "/tmp"}).text == "/tmp\n"
+        assert box.exec(f"id -un; echo {'x' * 200_000} | wc -c").text.split() == ["nobody", "200001"]
         assert (box.exec(["no-such"]).exit_code, box.exec(["/etc"]).exit_code) == (127, 126)
         assert not box.exec("cat /secret").ok
         for work in (
@@ -312,3 +314,56 @@ def test_solutions_of_steps_run_as_the_user_of_each_step(
         assert (reward, info["resolved"]) == (1.0, True), env.verdict
     finally:
         env.close()
+
+
+OWN_PATH = "PATH = '/own:/usr/local/bin:/usr/bin:/bin'\n"
+FAKE = "#!/bin/sh\nid -un >> /own/ran\nexit 3\n"
+
+
+@pytest.mark.parametrize("backend", ["docker", "local"])
+def test_programs_of_the_policy_on_the_path_run_with_its_rights_alone(
+    tmp_path: Path, docker_image: str, stored_image: str, backend: str
+) -> None:
+    if backend == "local" and (why := problem("namespace")):
+        pytest.skip(why)
+    image = stored_image if backend == "local" else docker_image
+    toml = TOML + f"[environment.env]\n{OWN_PATH}[agent]\nuser = 'nobody'\n[verifier]\nuser = 'nobody'\n"
+    judge = script('[ "$(id -un) $(sort -u /own/ran)" = "nobody nobody" ] && echo 1 > /logs/verifier/reward.txt')
+    harbor_task(tmp_path, **{"task.toml": toml, "tests/test.sh": judge})
+    env = SweEnv(
+        "harbor", {"path": str(tmp_path), "image": image}, backend=backend, sandbox_options={"activate": False}
+    )
+    try:
+        env.reset()
+        box = env.sandbox
+        assert box.privileged.exec("install -d -o nobody /own").ok
+        for name in ("python3", "python", "rm", "chmod"):
+            box.write_file(f"/own/{name}", FAKE.encode(), mode=0o755)
+        assert box.exec("python3").exit_code == 3
+        assert box.exec("id -un").text == "nobody\n"
+        assert box.read_file("/own/ran") == b"nobody\n"
+        assert set(box.manifest("/own")) == {"python3", "python", "rm", "chmod", "ran"}
+        assert box.open_pty("id -un").read_until(b"nobody", timeout=30)[1]
+        assert submit(env, "true")[0] == 1.0, env.stats["failure"]
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("backend", ["docker", "local"])
+def test_the_users_of_a_task_may_be_that_of_its_image(
+    tmp_path: Path, docker_image: str, stored_image: str, backend: str
+) -> None:
+    if backend == "local" and (why := problem("namespace")):
+        pytest.skip(why)
+    image = stored_image if backend == "local" else docker_image
+    folders = "/app /logs /tests /solution"
+    files: Files = {
+        "task.toml": "[environment]\nnetwork_mode = 'no-network'\n[agent]\nuser = 'nobody'\n[verifier]\nuser = 65534\n",
+        "environment/Dockerfile": f"FROM {{image}}\nRUN mkdir -p {folders} && chown -R nobody {folders}\n"
+        "WORKDIR /app\nUSER nobody\n",
+        "tests/test.sh": script('[ "$(id -un) $(cat x.txt)" = "nobody nobody" ] && echo 1 > /logs/verifier/reward.txt'),
+    }
+    assert play(tmp_path, image, backend, "id -un > x.txt", files)[0] == 1.0
+    files["task.toml"] = "[environment]\nnetwork_mode = 'no-network'\n[agent]\nuser = 'daemon'\n"
+    with pytest.raises(TaskError, match="the image's user is not root, who alone can run commands as another"):
+        play(tmp_path, image, backend, "true", files)
