@@ -8,6 +8,7 @@ another user than root can change that.
 import grp
 import os
 import pwd
+import signal
 import sys
 
 PREFIX = b"of_user_"
@@ -27,6 +28,8 @@ def main(who: str, *argv: str) -> None:
     become(user, [find_group(group)] if group else groups)
     env = {name[len(PREFIX) :]: value for name, value in os.environb.items() if name.startswith(PREFIX)}
     env.setdefault(b"HOME", os.fsencode(home))
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
+        signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, env)
     except OSError as error:

@@ -13,7 +13,8 @@ from swe_gym.sandboxes.runner_sandbox import runner_source
 FOLDER = Path(guests.__file__).parent
 PROGRAMS = {
     "runner": ["local/linux", "unplug", "seccomp", "runner/serve"],  # as Kubernetes sends it; others send less
-    **{name: [name] for name in ("debugger/main", "pack_python", "relay", "report_pytest", "report_unittest", "seal")},
+    **{name: [name] for name in ("as_user", "debugger/main", "file_request", "pack_python", "relay", "seal")},
+    **{name: [name] for name in ("report_pytest", "report_unittest")},
 }
 
 

@@ -36,7 +36,7 @@ def test_docker(case: Case, docker_image: str) -> None:
     case.run(make)
 
 
-OF_A_USER = {}
+OF_A_USER = {"places_to_work_in": "the user nobody has no home folder"}
 
 
 @pytest.mark.slow
