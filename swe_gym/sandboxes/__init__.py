@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .types import SandboxSpec as SandboxSpec
     from .types import make_spec as make_spec
     from .types import parse_options as parse_options
-    from .user_sandbox import SYSTEM_PATH as SYSTEM_PATH
-    from .user_sandbox import UserSandbox as UserSandbox
     from .user_sandbox import as_user as as_user
     from .user_sandbox import find_identity as find_identity
 

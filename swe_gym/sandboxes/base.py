@@ -172,6 +172,9 @@ class Sandbox(abc.ABC):
     quota: ClassVar[int | None] = None
     """Sandboxes that an account may usually run at once; None if there is no such limit."""
 
+    system_path: ClassVar[str] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    """Folders of the system's programs, which only root can change."""
+
     _shell = "bash"
     """Shell for command lines."""
 
@@ -569,7 +572,7 @@ class Sandbox(abc.ABC):
 
     def _base_env(self) -> Mapping[str, str]:
         """Return the backend's additions to the clean environment, such as PATH and HOME."""
-        return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+        return {"PATH": self.system_path, "HOME": "/root"}
 
     @abc.abstractmethod
     def _request(

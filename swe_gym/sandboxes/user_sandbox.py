@@ -60,8 +60,7 @@ HEADER = 64 << 20
 
 
 PREFIX = PREFIX_BYTES.decode()
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-SYSTEM_ENV: Mapping[str, str] = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+SYSTEM_ENV: Mapping[str, str] = {"PATH": Sandbox.system_path, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 """The environment of root's programs: nothing in it comes from the task."""
 
 LOOK = f"""\
@@ -85,7 +84,7 @@ def find_identity(sandbox: Sandbox) -> Identity:
     A later search could find what the policy put there, and run it with root's rights.
     """
     if sandbox._identity is None:
-        env = {**SYSTEM_ENV, "PATH": f"{SYSTEM_PATH}:{sandbox.environment().get('PATH', '')}"}
+        env = {**SYSTEM_ENV, "PATH": f"{Sandbox.system_path}:{sandbox.environment().get('PATH', '')}"}
         look = ["/bin/sh", "-c", LOOK, bundle("as_user")]
         result = sandbox._call(run_plainly, sandbox, look, env, timeout=LOOK_SECONDS)
         if not result.ok:

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from swe_gym.sandboxes import Sandbox, SandboxSpec, UserSandbox, open_sandbox
+from swe_gym.sandboxes import Sandbox, SandboxSpec, as_user, open_sandbox
 from swe_gym.sandboxes.contents.pythons import PORTABLE_FOLDER
 from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
@@ -45,7 +45,7 @@ def test_a_sandbox_as_a_user_sees_it(case: Case, docker_image: str) -> None:
     def make(**fields: object) -> Sandbox:
         sandbox = open_sandbox(SandboxSpec.model_validate({"image": docker_image, **fields}), "docker")
         assert sandbox.exec("chown -hR nobody .").ok
-        return UserSandbox(sandbox, "nobody")
+        return as_user(sandbox, "nobody")
 
     case.run(make)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from ...errors import FileError, GradingError, MissingFile, SandboxStartError, TaskError, Unsupported
-from ...sandboxes import SYSTEM_PATH, Sandbox, as_user, find_identity
+from ...sandboxes import Sandbox, as_user, find_identity
 from ...types import ExecResult, FileContent, Healthcheck, Json, JsonObject, RewardScript, Task, Verdict
 from ..base import LOG_CHARS
 from ..graders import some
@@ -243,7 +243,7 @@ def run_tool(
     sandbox: Sandbox, command: str | list[str], *, cwd: str = "/", timeout: float = SETUP_TIMEOUT
 ) -> ExecResult:
     """Run a usual command with the system's programs, whatever a policy with other rights has put on the PATH."""
-    path = f"{SYSTEM_PATH}:{sandbox.environment()['PATH']}"
+    path = f"{sandbox.system_path}:{sandbox.environment()['PATH']}"
     return sandbox.privileged.exec(command, cwd=cwd, timeout=timeout, env={"PATH": path}, merge=True)
 
 
