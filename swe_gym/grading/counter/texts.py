@@ -409,8 +409,11 @@ def _of_result(
     span = source.span(expected)
     quote = '"' if '"' in source.text(*span) else "'"
 
+    value = source.constant(source.text(*span))
+    written_here, place = (language.inline(*span, value), source.span(value)) if value else (language, span)
+
     def measure(values: Sequence[Value]) -> list[Scores]:
-        return language.measure(*span, write_values(values, quote))
+        return written_here.measure(*place, write_values(values, quote))
 
     values = other_results(right, wrong, language, rng, count - 1, measure)
     plain = TextEdit(*span, written(right, quote))

@@ -467,6 +467,19 @@ def test_a_constant_may_stand_anywhere_beside_a_test_with_any_letters(value: str
             ast.parse(source.apply_edits(edits))
 
 
+def test_the_result_of_wrong_work_changes_a_constant_too() -> None:
+    text = f'def test(self):\n    "{LONG}"\n    assert f() == WORDS\n\n\nWORDS = "gold words {LONG[:4]}"\n'
+    source = Source(text.encode())
+    right = f"gold words {LONG[:4]}"
+    for seed in range(8):
+        returned = {3: (repr(right), repr(right.replace("words", "word")))}
+        drawn = draw_texts(source.function(("test",)), source, Random(seed), COUNT, returned=returned)
+        assert drawn.effective >= COUNT // 2
+        texts = [source.apply_edits(edits).decode() for edits in (drawn.common, *(row.edits for row in drawn.texts))]
+        expected = [ast.literal_eval(text.partition("f() == ")[2].partition("\n")[0]) for text in texts]
+        assert [value == right for value in expected] == [True, *[False] * len(drawn.texts)]
+
+
 UNICODE = st.text(st.sampled_from("a1 éя😀あ́²"), max_size=6)
 
 
