@@ -92,6 +92,10 @@ TOLD_SHARE = 2
 """Texts for each added one that changes what wrong work passes. At least one is added."""
 
 
+RECOGNISED = 2
+"""Rank of changes that a reader can tell from the original. They do not count among the texts of a guess."""
+
+
 @dataclass(frozen=True)
 class Feature:
     """A place of a function, and the changes of it.
@@ -305,6 +309,7 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
 def _draw_formed(added: Sequence[Feature], rows: Sequence[Sequence[Feature]], rng: Random, bases: int) -> Drawn | None:
     """Draw texts that have another word or value in place of one, each also with the forgiven changes, in itself."""
     others = [one for row in rows for one in row if one.kind in FORMED and all(_overlaps(one, [c]) for c in added)]
+    others.sort(key=attrgetter("rank"))
     kinds = [feature.kind for feature in added]
     formed = [(edit, forms) for edit in (others[0].edits if others else ()) if (forms := _forms(edit, kinds, rng))]
     if len(formed) < bases - 1:
@@ -316,7 +321,7 @@ def _draw_formed(added: Sequence[Feature], rows: Sequence[Sequence[Feature]], rn
         texts.append(Text((edit,), (kind,)))
         texts += [Text((form,), (kind, other)) for form, other in zip(forms, kinds, strict=True)]
     more = [Text((edit,), (kind,)) for edit, _ in formed[bases - 1 :]]
-    return _choose_cover(rng.sample(texts, len(texts)), more, bases, len(texts) + 1)
+    return _choose_cover(rng.sample(texts, len(texts)), more, 1 if others[0].rank else bases, len(texts) + 1)
 
 
 def _forms(edit: TextEdit, kinds: Sequence[str], rng: Random) -> list[TextEdit]:
@@ -419,7 +424,7 @@ def _of_result(
     plain = TextEdit(*span, written(right, quote))
 
     forgiven = [
-        Feature(kind, (edit,), 2, plain)
+        Feature(kind, (edit,), RECOGNISED, plain)
         for kind, edit in _forgivable(plain, right, quote, rng)
         if edit.text != written(wrong, quote)
     ]
@@ -427,7 +432,8 @@ def _of_result(
     if not edits:
         return []
     original, *others = measure([right, *values])
-    return [Feature("near-result", edits, 0, plain, share_told(original, others)), *forgiven]
+    rank = RECOGNISED if value else 0  # its definition holds the original
+    return [Feature("near-result", edits, rank, plain, share_told(original, others)), *forgiven]
 
 
 def _forgivable(plain: TextEdit, right: Value, quote: str, rng: Random) -> Iterator[tuple[str, TextEdit]]:
@@ -493,7 +499,7 @@ def _of_change(change: Change, function: Function, language: Language, rng: Rand
 
 def _draw_far(change: Change, text: str, language: Language, rng: Random, count: int) -> list[Feature]:
     """Several draws of a change as one feature. Exceptions and types come from all builtins."""
-    rank = 2 if _appends(text) else min(2, _rank(change, language.source))
+    rank = RECOGNISED if _appends(text) else min(RECOGNISED, _rank(change, language.source))
     first = change.edit(rng)
     names = _other_builtins(change, first, text)
     if names:
@@ -532,7 +538,7 @@ def _inline_constant(change: Change, language: Language, rng: Random, count: int
     found = []
     for feature in _order_features(near)[: 2 * MOST_FEATURES]:  # some may be unfit
         edits = [TextEdit(change.start, change.end, source.inlined(value, [edit])) for edit in feature.edits]
-        found.append(replace(feature, edits=tuple(edits)))
+        found.append(replace(feature, edits=tuple(edits), rank=RECOGNISED))  # its definition holds the original
     return found
 
 

@@ -439,7 +439,7 @@ def texts_of(expected: str, seed: int = 1) -> tuple[CounterGroup, list[str]]:
 def test_a_constant_of_the_module_is_changed_as_if_its_value_stood_there(expected: str) -> None:
     for seed in range(20):
         group, texts = texts_of(expected, seed)
-        assert group.effective == COUNT
+        assert (group.effective, len(texts) > 2) == (1, True), "who reads the definition knows the original"
         values: list[dict[str, Any]] = [{"product": str.join} for _ in texts]
         for text, names in zip(texts, values, strict=True):
             exec(text, names)
@@ -462,7 +462,7 @@ def test_a_constant_may_stand_anywhere_beside_a_test_with_any_letters(value: str
     source = Source(text.encode())
     for seed in range(4):
         drawn = draw(source, seed)
-        assert drawn.effective >= COUNT // 2
+        assert (drawn.effective, len(drawn.texts) >= COUNT // 2) == (1, True)
         for edits in (drawn.common, *(row.edits for row in drawn.texts)):
             ast.parse(source.apply_edits(edits))
 
@@ -474,7 +474,7 @@ def test_the_result_of_wrong_work_changes_a_constant_too() -> None:
     for seed in range(8):
         returned = {3: (repr(right), repr(right.replace("words", "word")))}
         drawn = draw_texts(source.function(("test",)), source, Random(seed), COUNT, returned=returned)
-        assert drawn.effective >= COUNT // 2
+        assert (drawn.effective, len(drawn.texts) >= COUNT // 2) == (1, True)
         texts = [source.apply_edits(edits).decode() for edits in (drawn.common, *(row.edits for row in drawn.texts))]
         expected = [ast.literal_eval(text.partition("f() == ")[2].partition("\n")[0]) for text in texts]
         assert [value == right for value in expected] == [True, *[False] * len(drawn.texts)]
