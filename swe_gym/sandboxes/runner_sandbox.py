@@ -331,7 +331,7 @@ class RunnerSandbox(Sandbox):
         if self.closed:  # closed meanwhile, before there was a channel to close
             self._channel.close()
         try:
-            timeout = deadline - time.monotonic()
+            timeout = deadline - time.monotonic() - self.slack  # which is added: a start has none
             hello: HelloRequest = {"limits": self._limits(), "memory": self._watched_memory(), "ttl": self.spec.ttl}
             reply, self._runner_env = self._request(HELLO, hello, timeout=timeout)
             self._unprotected = reply["unprotected"]

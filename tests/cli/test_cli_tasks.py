@@ -259,7 +259,7 @@ def test_a_wrong_export_writes_nothing(cli, rows: list[object], tmp_path: Path) 
 def test_a_dataset_is_split_by_repository(cli, rows: list[object], tmp_path: Path) -> None:
     result = cli("tasks", "split", "parts", *rows, "--part", "train=2", "--part", "test=1")
     assert result.out == (
-        "4 tasks of 2 repositories in parts/train.jsonl\n2 tasks of 1 repositories in parts/test.jsonl\n"
+        "4 tasks of 2 repositories in parts/train.jsonl\n2 tasks of 1 repository in parts/test.jsonl\n"
     )
     train, test = (FileSource(str(tmp_path / f"parts/{name}.jsonl")) for name in ("train", "test"))
     assert not {train.get(name).repo for name in train.ids()} & {test.get(name).repo for name in test.ids()}

@@ -232,7 +232,7 @@ def test_invalid_calls_and_shortened_conversations_are_totalled(
         print_results(open_console(), {**write_results(tmp_path / name), "folder": ""})
     told = capsys.readouterr().out
     assert "invalid calls 4 of 5 turns (80%)" in told
-    assert "shortened     the conversations of 1 episodes, to fit the model's context" in told
+    assert "shortened     the conversations of 1 episode, to fit the model's context" in told
     malformed_run, long_run = compare([tmp_path / "malformed", tmp_path / "long"]).runs
     assert (malformed_run.invalid_calls, malformed_run.all_turns, malformed_run.shortened) == (4, 5, 0)
     assert (long_run.invalid_calls, long_run.shortened) == (0, 1)

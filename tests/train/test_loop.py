@@ -389,7 +389,7 @@ def test_tool_calls_that_cannot_be_read_are_refused_before_the_weights_are_loade
     folder = tmp_path / "no_weights"
     tokenizer.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text("{# [TOOL_CALLS] #}{{ tools | tojson }}" + CHATML)
-    with pytest.raises(UsageError, match=r"nothing here reads Mistral.*generation\.tool_call_style"):
+    with pytest.raises(UsageError, match=r"chat template of Mistral: .*generation\.tool_call_style"):
         Trainer(config(str(folder), tmp_path / "run", env={**ENV, "agent": "mini"}))
 
 
