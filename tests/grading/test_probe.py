@@ -169,7 +169,8 @@ def test_the_judge_learns_what_comes_instead(runner: str, tests: str) -> None:
     (values,) = found.returned[test].values()
     assert values == ("'2024-02-29 and 3'", "'2024-02-28 and 3'")
     assert "near-result" in found.kinds[test]
-    assert (found.texts, found.runs) == ({test: 8}, 2)
+    told = "DAY" in tests  # who reads the constant's definition knows the original
+    assert (found.texts, found.runs) == ({test: 1 if told else 8}, 2)
     again = small.judge(small.gold, seed=b"2").counter_tests
     assert (again.returned, again.runs) == (found.returned, 1)
 
