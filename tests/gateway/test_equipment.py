@@ -61,8 +61,8 @@ def test_codex_reads_its_servers_in_a_file_of_its_own(tmp_path: Path) -> None:
     assert found["local"] == local
     assert found["far"] == {"url": "http://a.b", "http_headers": {}}
     assert "TEA" not in "".join(codex.argv)
-    with pytest.raises(UsageError, match="codex takes no MCP server of type 'sse'"):
-        launch("codex", **servers(tmp_path, far={"url": "http://a.b", "type": "sse"}))
+    with pytest.raises(UsageError, match=r"mcpServers\.far: this agent takes no server of type 'sse'"):
+        make_agent("codex", servers(tmp_path, far={"url": "http://a.b", "type": "sse"}))
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,9 @@ class EquippedAgent(Agent):
         variables: Variables of this machine that `${NAME}` in the file of servers may name.
     """
 
+    transports: ClassVar[tuple[str, ...]] = ("stdio", "http", "sse")
+    """Types of servers that the agent takes."""
+
     mcp: str = ""
     skills: str = ""
     variables: tuple[str, ...] = ()
@@ -161,7 +164,14 @@ class EquippedAgent(Agent):
     @functools.cached_property
     def servers(self) -> dict[str, McpServer]:
         """MCP servers by name."""
-        return read_servers(Path(self.mcp), self.variables) if self.mcp else {}
+        found = read_servers(Path(self.mcp), self.variables) if self.mcp else {}
+        for name, server in found.items():
+            if server.type and server.type not in self.transports:
+                raise UsageError(
+                    f"{self.mcp}: mcpServers.{name}: this agent takes no server of type {server.type!r}: use one of "
+                    f"type {' or '.join(map(repr, self.transports))}, or another agent"
+                )
+        return found
 
     @functools.cached_property
     def skill_files(self) -> dict[str, bytes]:

@@ -3,7 +3,6 @@
 import json
 import platform
 
-from ...errors import UsageError
 from ..kits import NpmKit
 from .base import KEY, Assignment, EquippedAgent, Launch, McpServer
 
@@ -14,6 +13,7 @@ class Codex(EquippedAgent):
     version = "0.169.0"
     protocol = "responses"
     shell = ("exec_command", "cmd")
+    transports = ("stdio", "http")
     opening = ("system", "system", "user", "user")
 
     @property
@@ -51,10 +51,6 @@ class Codex(EquippedAgent):
 
 def _as_toml(server: McpServer) -> str:
     """Return the settings of a server as an inline table."""
-    if server.type == "sse":
-        raise UsageError(
-            f"codex takes no MCP server of type 'sse': use one of type 'http', or another agent ({server.url})"
-        )
     if server.url:
         fields = {"url": _quote(server.url), "http_headers": _table(server.headers)}
     else:
