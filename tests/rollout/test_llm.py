@@ -1,11 +1,13 @@
 """The policy `llm` against a scripted server."""
 
 import contextlib
+import gc
 import json
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from swe_gym.tools import TOOLSETS
 from swe_gym.trajectories.trajectory import Usage
 
 pytest.importorskip("openai")
+from swe_gym.rollout.policies.chat_client import ChatClient
 
 Make = Callable[..., SweEnv]
 REPAIR = ("bash", json.dumps({"command": "sed -i 's/a - b/a + b/' calc.py && echo repaired"}))
@@ -527,6 +530,19 @@ def test_close_unblocks_waiting_policies(env_of_adder: Make, serve: Any, llm: An
     factory.close()
     with pytest.raises(PolicyError, match="was closed"):
         factory(env_of_adder()).act("Issue.")
+
+
+def test_a_client_that_is_closed_while_it_connects_leaves_nothing_open(serve: Any) -> None:
+    server = serve()
+    server.inject(CHAT, times=None, hang=True)
+    for _ in range(30):
+        client = ChatClient(server.base_url, "key", timeout=10, deadline=10, retries=0)
+        with ThreadPoolExecutor(3) as threads:
+            calls = [threads.submit(client.complete, {"model": "scripted", "messages": []}) for _ in range(3)]
+            client.close()
+        assert {type(call.exception()) for call in calls} == {PolicyError}
+        del client, calls
+        gc.collect()  # a socket or a task that was left warns here, and warnings are errors
 
 
 def test_many_episodes_share_a_client(env_of_adder: Make, llm: Any) -> None:

@@ -181,6 +181,7 @@ class ChatClient:
         self._deadline, self._retries = deadline, retries
         self._closed = False
         self._lock = threading.Lock()  # guards _closed: a closed loop takes no calls
+        self._calls: set[asyncio.Task[Json]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swe-gym-llm", daemon=True)
         self._thread.start()
@@ -230,7 +231,7 @@ class ChatClient:
         with self._lock:
             if self._closed:
                 raise _make_closed_error()
-            waiting = asyncio.run_coroutine_threadsafe(_send_within(deadline, send), self._loop)
+            waiting = asyncio.run_coroutine_threadsafe(self._call(deadline, send), self._loop)
         try:
             return waiting.result()
         except concurrent.futures.CancelledError:
@@ -261,8 +262,19 @@ class ChatClient:
         self._thread.join(10)
         self._loop.close()
 
+    async def _call(self, deadline: float, send: Callable[[], Awaitable[Json]]) -> Json:
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
+        try:
+            return await _send_within(deadline, send)
+        finally:
+            self._calls.remove(task)
+
     async def _end(self) -> None:
-        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        calls = list(
+            self._calls
+        )  # a call ends the tasks of its own: one that connects leaks its socket if cancelled here
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
