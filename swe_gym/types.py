@@ -1,10 +1,12 @@
 """The data types of the package: frozen, and equal after a round trip through JSON."""
 
 import enum
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -43,6 +45,27 @@ class Hidden(Frozen):
         return f"{type(self).__name__}(hidden)"
 
     __str__ = __repr__
+
+
+LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z)(?:{LABEL}\.)+(?=[a-z]){LABEL}")
+"""A host name with a domain. Its last label starts with a letter, so that no form of an address is one."""
+
+
+def check_host(host: str) -> str:
+    """Return an entry of an allow-list of hosts in its usual form.
+
+    Raises:
+        ValueError: It is not a host name, or `*.` and one.
+    """
+    name = host.strip().lower().removesuffix(".")
+    if not HOST_NAME.fullmatch(name.removeprefix("*.")):
+        raise ValueError("not a host name such as pypi.org, or *.pypi.org for all names below it")
+    return name
+
+
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(check_host)], ...], Field(min_length=1, max_length=1000)]
+"""Hosts that a sandbox may reach: names, or `*.` and a name, which stands for every name below it."""
 
 
 # --- actions ------------------------------------------------------------------------------------------
@@ -180,7 +203,7 @@ class Capabilities(Frozen):
         backend: Name of the backend.
         isolation: "namespace", "landlock", "process", "container" or "vm".
         transport: Way of commands into the sandbox: "runner" is the framed protocol.
-        network: "none", "egress", or "open" if the backend cannot close it.
+        network: "none", "hosts", "egress", or "open" if the backend cannot close it.
         pty: Whether `open_pty` works.
         notes: Limits of this isolation, one sentence each.
     """
@@ -188,7 +211,7 @@ class Capabilities(Frozen):
     backend: str
     isolation: str
     transport: str = "runner"
-    network: Literal["none", "egress", "open"] = "none"
+    network: Literal["none", "hosts", "egress", "open"] = "none"
     pty: bool = True
     notes: tuple[str, ...] = ()
 
@@ -305,7 +328,7 @@ class SandboxNeeds(Frozen):
         cpus: CPU cores.
         memory_mb: Memory in MiB.
         disk_mb: Disk in MiB.
-        network: Network access: "none" or "egress"; None is the default, "none".
+        network: Network access: "none", "egress" or hosts, as in `SandboxSpec`; None is the default, "none".
         activate: Whether a Python environment of the image goes first on the PATH; None is the default, True.
         build: Build of the task's image, unless the backend has it.
         files: Files that are added at the start: path, absolute or relative to the workdir -> content.
@@ -315,7 +338,7 @@ class SandboxNeeds(Frozen):
     cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory_mb: int | None = Field(default=None, gt=0)
     disk_mb: int | None = Field(default=None, gt=0)
-    network: Literal["none", "egress"] | None = None
+    network: Literal["none", "egress"] | Hosts | None = None
     activate: bool | None = None
     build: ImageBuild | None = None
     files: dict[str, FileContent] = {}

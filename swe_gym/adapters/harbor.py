@@ -10,7 +10,7 @@ import io
 import itertools
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import MissingDependency, Unsupported, unknown_name
 from ..sandboxes import Sandbox, SandboxSpec, as_user, find_identity, load_backend, make_spec, write_tar
@@ -111,8 +111,13 @@ class SweGymEnvironment(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """Tasks without network. GPUs, Windows, services of Docker Compose and lists of hosts are refused."""
-        return EnvironmentCapabilities(disable_internet=True)
+        """Tasks without network, or with one for some host names. GPUs, Windows and Docker Compose are refused."""
+        return EnvironmentCapabilities(
+            disable_internet=True,
+            network_allowlist=True,
+            network_allowlist_hostnames=True,
+            network_allowlist_wildcard_hostnames=True,
+        )
 
     @classmethod
     def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
@@ -151,7 +156,7 @@ class SweGymEnvironment(BaseEnvironment):
             image=image,
             build=build,
             workdir=dockerfile.choose_workdir(config.workdir or self._workdir),
-            network="none" if self._network_disabled else "egress",
+            network=self._network(),
             activate=False,
             ttl=LONGEST,
             start_timeout=config.build_timeout_sec,
@@ -159,6 +164,10 @@ class SweGymEnvironment(BaseEnvironment):
             **{name: value for name, value in limits.items() if value is not None},
         )
         return make_spec(spec, self._options)
+
+    def _network(self) -> Literal["none", "egress"] | tuple[str, ...]:
+        hosts = tuple(self.network_policy.allowed_hosts) if self._network_is_allowlist else ()
+        return hosts or ("egress" if self._network_is_public else "none")
 
     def _new_sandbox(self, spec: SandboxSpec) -> Sandbox:
         try:

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn, ParamSpec, Self, TypeVar
 
 from ..errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, Unsupported, UsageError
 from ..guests.protocol import (
@@ -29,6 +29,7 @@ from ..guests.protocol import (
 )
 from ..types import Capabilities, ExecResult, FileEntry, JsonMapping
 from .channel import parsing
+from .hosts import HostProxy, proxy_variables
 from .types import Finding, Forward, Handler, Identity, SandboxSpec
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class Sandbox(abc.ABC):
         self._owner: int | None = None  # the process that started it
         self._loss: SandboxLost | None = None
         self._identity: Identity | None = None  # once it was asked for: see `user_sandbox.find_identity`
+        self._network_env: Mapping[str, str] = {}
         self._environment: dict[str, str] | None = None  # of commands; it does not change any more once it is open
 
     # --- the backend --------------------------------------------------------------------------------------
@@ -260,7 +262,11 @@ class Sandbox(abc.ABC):
             self._state = "starting"
             self._owner = os.getpid()
         try:
+            if self.spec.access == "hosts" and not self._closes_network():
+                self._refuse_hosts()
             self._start(time.monotonic() + self.spec.start_timeout)
+            if self.spec.access == "hosts":
+                self._open_hosts()
             self._environment = self.environment()
             with self._lock:
                 if self._state == "starting":
@@ -518,7 +524,7 @@ class Sandbox(abc.ABC):
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the whole environment of a command: clean, the backend's, the spec's, the call's, in this order."""
-        known = self._environment or {**CLEAN_ENV, **self._base_env(), **self.spec.env}
+        known = self._environment or {**CLEAN_ENV, **self._base_env(), **self._network_env, **self.spec.env}
         if self._environment and not extra:
             return known.copy()
         workdir = self.workdir
@@ -569,6 +575,24 @@ class Sandbox(abc.ABC):
 
         Called once; and again by `start` if `close` came while `_start` ran.
         """
+
+    def _closes_network(self) -> bool:
+        """Return whether `network="none"` is enforced. It is asked before the start."""
+        return True
+
+    def _open_hosts(self) -> None:
+        """Let programs reach the hosts of `spec.network` through a proxy."""
+        if self.capabilities.network != "hosts":
+            self._refuse_hosts()
+        assert isinstance(self.spec.network, tuple)
+        proxy = HostProxy(self.spec.network, self.id)
+        self._network_env = proxy_variables(self._forward(0, proxy.serve, 64).port)
+
+    def _refuse_hosts(self) -> NoReturn:
+        raise Unsupported(
+            f"backend {self.name!r} cannot close the network here, so it cannot open it for some hosts only "
+            f"(network={self.spec.network!r}): use another backend, or another network"
+        )
 
     def _base_env(self) -> Mapping[str, str]:
         """Return the backend's additions to the clean environment, such as PATH and HOME."""

@@ -289,7 +289,13 @@ class FakeSandbox(Sandbox):
     @property
     def capabilities(self) -> Capabilities:
         """See `Sandbox.capabilities`. A fake isolates nothing, because it runs nothing."""
-        return Capabilities(backend=self.name, isolation="none", transport="script", notes=("Commands are not run.",))
+        return Capabilities(
+            backend=self.name,
+            isolation="none",
+            transport="script",
+            network=self.spec.access,
+            notes=("Commands are not run.",),
+        )
 
     def release(self) -> None:
         """Let every stalled call continue normally."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol, TypeVar
 from pydantic import AfterValidator, Field, ValidationError
 
 from ..errors import ConnectionEnded, SandboxClosed, SandboxLost, Unsupported, UsageError, unknown_name, wrong_fields
-from ..types import START_TIMEOUT, Frozen, ImageBuild, JsonMapping, JsonObject, PythonEnv, Workspace
+from ..types import START_TIMEOUT, Frozen, Hosts, ImageBuild, JsonMapping, JsonObject, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
 """Values of `SandboxSpec.min_isolation`, weakest first."""
@@ -37,7 +37,7 @@ class SandboxSpec(Frozen):
         memory_mb: Memory limit in MiB; None is the backend's default, `DEFAULT_MEMORY_MB` unless its options change it.
         disk_mb: Disk limit in MiB.
         pids: Limit of processes and threads.
-        network: Network access: "none" or "egress".
+        network: Network access: "none", "egress", or the hosts that programs reach through a proxy: `hosts.HostProxy`.
         ttl: Seconds after which the sandbox ends itself, even if this process is gone.
         start_timeout: Seconds that the start may take.
         min_isolation: Weakest isolation to accept; a backend that offers less raises `Unsupported`.
@@ -60,7 +60,7 @@ class SandboxSpec(Frozen):
     memory_mb: int | None = Field(default=None, gt=0)
     disk_mb: int = Field(default=4096, gt=0)
     pids: int = Field(default=512, gt=0)
-    network: Literal["none", "egress"] = "none"
+    network: Literal["none", "egress"] | Hosts = "none"
     ttl: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_TTL))] = Field(default=6 * 3600.0, gt=0)
     start_timeout: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_START))] = Field(
         default=START_TIMEOUT, gt=0
@@ -71,6 +71,16 @@ class SandboxSpec(Frozen):
     labels: dict[str, str] = {}
     mounts: dict[str, str] = {}
     options: JsonObject = {}
+
+    @property
+    def access(self) -> Literal["none", "hosts", "egress"]:
+        """The kind of its network access, as in `Capabilities.network`."""
+        return "hosts" if isinstance(self.network, tuple) else self.network
+
+    @property
+    def closed(self) -> bool:
+        """Whether the backend must give the sandbox no network. If it may reach hosts, it does so through a proxy."""
+        return self.network != "egress"
 
 
 DEFAULT_MEMORY_MB = 4096

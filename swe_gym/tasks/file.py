@@ -129,8 +129,8 @@ def _check_confined(task: Task) -> None:
         raise _BadRow(f"field 'workspace': {place!r} is outside the bundle: copy the bundle to a folder to trust it")
     if task.needs.build:
         raise _BadRow("field 'needs.build': a build reads this machine: copy the bundle to a folder to trust it")
-    if task.needs.network == "egress":
-        raise _BadRow("field 'needs.network': 'egress' opens a network: copy the bundle to a folder to trust it")
+    if task.needs.network not in (None, "none"):
+        raise _BadRow("field 'needs.network': it opens a network: copy the bundle to a folder to trust it")
 
 
 def _with_absolute_path(task: Task, folder: Path) -> Task:

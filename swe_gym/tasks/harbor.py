@@ -32,7 +32,7 @@ from .harbor_config import (
     HarborConfig,
     HarborHealthcheck,
     HarborStep,
-    NetworkMode,
+    Policy,
     Verifier,
     is_root,
     read_config,
@@ -96,7 +96,7 @@ class HarborSource(ListedSource[Path]):
                 raise TaskError(f"{item}: {name}: not supported. Play this task with Harbor")
         dockerfile = Dockerfile(folder)
         image, build = self._image_of(config, dockerfile, task_id)
-        needs = _needs_of(config.environment, config.agent_mode, _added_files(config, folder))
+        needs = _needs_of(config.environment, config.agent_network, _added_files(config, folder))
         metadata = config.metadata
         tags = metadata.get("tags")
         return Task(
@@ -200,8 +200,8 @@ class HarborSource(ListedSource[Path]):
         if not workdir:
             name = "tests/Dockerfile" if bundled else "environment/Dockerfile"
             raise TaskError(f"{place}: {table}.workdir is not set, and no WORKDIR of {name} tells it. Set it")
-        mode = config.verifier.network_mode or environment.mode
-        needs = _needs_of(environment, mode, {} if bundled else _added_files(config, folder))
+        network = config.verifier.policy or environment.network
+        needs = _needs_of(environment, network, {} if bundled else _added_files(config, folder))
         user = None if config.verifier.user is None else "root"  # root alone can run the script as another user
         return VerifierSandbox(
             image=image,
@@ -248,13 +248,13 @@ def _user(user: str | int | None) -> str | None:
     return None if user is None else str(user)
 
 
-def _needs_of(environment: Environment, mode: NetworkMode, files: dict[str, FileContent]) -> SandboxNeeds:
+def _needs_of(environment: Environment, network: Policy, files: dict[str, FileContent]) -> SandboxNeeds:
     """Return the demands of an environment on its sandbox."""
     return SandboxNeeds(
         cpus=environment.cpus,
         memory_mb=environment.memory_mb,
         disk_mb=environment.storage_mb,
-        network="none" if mode == "no-network" else "egress",
+        network=network,
         activate=False,
         files=files,
     )

@@ -7,7 +7,7 @@ only describe: a misspelt field, or one of a later version, could change what a 
 import posixpath
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from ..errors import TaskError
 from ..task_folder import IMAGE
-from ..types import Json, JsonObject
+from ..types import Json, JsonObject, check_host
 
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 """Schema versions that are read."""
@@ -82,6 +82,9 @@ Variables = dict[Annotated[str, AfterValidator(_name_variable)], Annotated[str, 
 User = Annotated[str | int, AfterValidator(_name_user)]
 Image = Annotated[str, AfterValidator(_name_image)]
 NetworkMode = Literal["no-network", "public", "allowlist"]
+AllowedHosts = Annotated[tuple[Annotated[str, AfterValidator(check_host)], ...], Field(max_length=1000)]
+Policy = Literal["none", "egress"] | tuple[str, ...]
+POLICIES: Mapping[str, Literal["none", "egress"]] = {"no-network": "none", "public": "egress"}
 
 
 def _megabytes(value: Json) -> Json:
@@ -104,7 +107,20 @@ class Network(Table):
     """Network access, as in `environment`, `agent` and `verifier`."""
 
     network_mode: NetworkMode | None = None
-    allowed_hosts: list[str] | None = None
+    allowed_hosts: AllowedHosts | None = None
+
+    @model_validator(mode="after")
+    def _list_hosts(self) -> Self:
+        if self.allowed_hosts and self.network_mode != "allowlist":
+            raise ValueError("allowed_hosts needs network_mode = 'allowlist'")
+        return self
+
+    @property
+    def policy(self) -> Policy | None:
+        """Network access as in `SandboxSpec`; None if it is not set. A list without hosts allows none."""
+        if self.network_mode is None:
+            return None
+        return self.allowed_hosts or "none" if self.network_mode == "allowlist" else POLICIES[self.network_mode]
 
 
 class HarborHealthcheck(Table):
@@ -157,11 +173,11 @@ class Environment(Network):
         return value.lower()
 
     @property
-    def mode(self) -> NetworkMode:
+    def network(self) -> Policy:
         """Network access, also by the old field `allow_internet`. Harbor's default is "public"."""
-        if self.network_mode is not None:
-            return self.network_mode
-        return "no-network" if self.allow_internet is False and self.allowed_hosts is None else "public"
+        if self.policy is not None:
+            return self.policy
+        return "none" if self.allow_internet is False and self.allowed_hosts is None else "egress"
 
 
 class HarborAgent(Network):
@@ -306,9 +322,9 @@ class HarborConfig(Table):
         return any(map(is_root, users))
 
     @property
-    def agent_mode(self) -> NetworkMode:
+    def agent_network(self) -> Policy:
         """Network access of the policy."""
-        return self.agent.network_mode or self.environment.mode
+        return self.agent.policy or self.environment.network
 
     @property
     def verifier_environment(self) -> Environment:
@@ -421,16 +437,13 @@ def _find_refused_in_steps(config: HarborConfig) -> Iterator[tuple[str, Json, st
         yield f"{place}.min_reward", keys, "only the value 'reward' is compared"
         yield f"{place}.verifier.environment_mode", verifier.separate and "separate", ONE_SANDBOX
         for role, table in (("agent", step.agent), ("verifier", verifier)):
-            mode = table.network_mode
-            yield f"{place}.{role}.network_mode", _unless(mode in (None, config.environment.mode), mode), ONE_NETWORK
-            yield f"{place}.{role}.allowed_hosts", table.allowed_hosts, ONE_NETWORK
+            yield f"{place}.{role}.network_mode", _another_network(table, config.environment), ONE_NETWORK
         for hook in verifier.collect:
             yield f"{place}.verifier.collect.service", _unless(hook.service == MAIN, hook.service), NO_SERVICES
 
 
 def _find_refused_in(table: str, environment: Environment) -> list[tuple[str, Json, str]]:
     """Return what is refused in the environment of the policy or the verifier."""
-    mode = environment.mode
     refused: list[tuple[str, Json, str]] = [
         ("os", _unless(environment.os == "linux", environment.os), "only Linux is supported"),
         ("gpus", environment.gpus, "sandboxes have no GPU"),
@@ -438,33 +451,18 @@ def _find_refused_in(table: str, environment: Environment) -> list[tuple[str, Js
         ("tpu", environment.tpu, "sandboxes have no TPU"),
         ("mcp_servers", _names(environment.mcp_servers), HARBOR_ONLY),
         ("skills_dir", environment.skills_dir, HARBOR_ONLY),
-        ("network_mode", _unless(mode != "allowlist", mode), 'use "no-network" or "public"'),
-        ("allowed_hosts", environment.allowed_hosts, "a sandbox reaches all hosts or none. Leave it out"),
     ]
     return [(f"{table}.{field}", value, advice) for field, value, advice in refused]
 
 
 def _find_refused_for_roles(config: HarborConfig) -> list[tuple[str, Json, str]]:
     """Return what is refused of agent and verifier."""
-    agent, verifier, mode = config.agent, config.verifier, config.environment.mode
+    verifier, environment = config.verifier, config.environment
     agents_own = verifier.separate and not verifier.collect and config.environment.healthcheck is None
     refused: list[tuple[str, Json, str]] = [
-        (
-            "agent.network_mode",
-            _unless(agent.network_mode in (None, mode) or agents_own, agent.network_mode),
-            ONE_NETWORK,
-        ),
-        ("agent.allowed_hosts", agent.allowed_hosts, ONE_NETWORK),
-        (
-            "verifier.network_mode",
-            _unless(verifier.network_mode in (None, mode) or verifier.separate, verifier.network_mode),
-            ONE_NETWORK,
-        ),
-        ("verifier.allowed_hosts", verifier.allowed_hosts, ONE_NETWORK),
+        ("agent.network_mode", None if agents_own else _another_network(config.agent, environment), ONE_NETWORK),
+        ("verifier.network_mode", None if verifier.separate else _another_network(verifier, environment), ONE_NETWORK),
     ]
-    for role, table in (("agent", agent), ("verifier", verifier)):
-        listed = table.network_mode == "allowlist"
-        refused.append((f"{role}.network_mode", _unless(not listed, "allowlist"), 'use "no-network" or "public"'))
     if verifier.environment is not None:
         check = "Harbor never runs it. Leave it out"
         refused += _find_refused_in("verifier.environment", verifier.environment)
@@ -488,6 +486,11 @@ def _find_refused_services(config: HarborConfig) -> list[tuple[str, Json, str]]:
     except ValueError as error:
         refused.append(("artifacts", [entry.source for entry in config.artifacts], f"{error}. Leave one out"))
     return refused
+
+
+def _another_network(table: Network, environment: Environment) -> str | None:
+    """Return the mode of a network that is set and differs from the environment's."""
+    return None if table.policy in (None, environment.network) else table.network_mode
 
 
 def _unless(allowed: bool, value: Json) -> Json:

@@ -257,6 +257,14 @@ def test_tasks_have_the_network_that_they_ask_for(tmp_path: Path, base: str, bac
         assert "eth0" in found
 
 
+def test_a_list_of_hosts_is_a_proxy_that_knows_them(tmp_path: Path, base: str, backend: str) -> None:
+    listed = NetworkPolicy(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=["a.invalid", "*.b.invalid"])
+    fetch = "python -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1])' http://{} 2>&1 | tail -1"
+    commands = [fetch.format(host) for host in ("a.invalid", "c.b.invalid", "c.invalid")]
+    said = ask(make(task(tmp_path, base), backend=backend, network_policy=listed), *commands)
+    assert [line.split()[-2] for line in said] == ["502:", "502:", "403:"]
+
+
 def test_read_only_folders_can_be_mounted(tmp_path: Path, base: str, backend: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a.txt").write_text("given\n")
@@ -292,8 +300,8 @@ def test_a_prebuilt_image_plays_in_a_pod(tmp_path: Path, base: str) -> None:
         ({"os": "windows"}, {}, "does not support Windows"),
         (
             {},
-            {"network_policy": NetworkPolicy(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=["pypi.org"])},
-            "network_mode='allowlist' is not supported",
+            {"network_policy": NetworkPolicy(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=["1.1.1.1"])},
+            "network_mode='allowlist' with IPv4 address",
         ),
         ({}, {"bakend": "docker"}, "bakend"),
         ({}, {"backend": "nothing"}, "backend"),

@@ -166,7 +166,8 @@ def test_a_bundle_is_pushed_and_used_from_the_hub(bundle: Bundle, tmp_path: Path
 @pytest.mark.parametrize(
     ("needs", "message"),
     [
-        (SandboxNeeds(network="egress"), "'egress' opens a network"),
+        (SandboxNeeds(network="egress"), "it opens a network"),
+        (SandboxNeeds(network=("pypi.org",)), "it opens a network"),
         (SandboxNeeds(build=ImageBuild(context="/etc")), "a build reads this machine"),
     ],
 )

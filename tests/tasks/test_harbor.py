@@ -183,9 +183,21 @@ def test_needs_are_honoured(tmp_path: Path, toml: str, field: str, expected: obj
         ("allow_internet = false", "none"),
         ("allow_internet = true", "egress"),
         ("allow_internet = false\nnetwork_mode = 'public'", "egress"),
+        ("network_mode = 'allowlist'\nallowed_hosts = ['PyPI.org', '*.debian.org']", ("pypi.org", "*.debian.org")),
+        ("network_mode = 'allowlist'\nallowed_hosts = []", "none"),
+        ("network_mode = 'allowlist'", "none"),
+        (
+            "network_mode = 'allowlist'\nallowed_hosts = ['a.org']\n"
+            "[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']",
+            ("a.org",),
+        ),
+        (
+            "[verifier]\nenvironment_mode = 'separate'\n[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']",
+            ("a.org",),
+        ),
     ],
 )
-def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str) -> None:
+def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str | tuple[str, ...]) -> None:
     base = "[environment]\ndocker_image = 'i'\nworkdir = '/app'\n"
     assert read(tmp_path, base + toml).needs.network == network
 
@@ -205,7 +217,7 @@ def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str
             "[[environment.mcp_servers]]\nname = 'm'\ntransport = 'stdio'\ncommand = 'touch /m'",
             r"mcp_servers = \['m'\]",
         ),
-        ("allowed_hosts = ['pypi.org']", r"environment\.allowed_hosts = \['pypi.org'\]"),
+        ("allowed_hosts = ['pypi.org']", r"environment = .*: allowed_hosts needs network_mode = 'allowlist'"),
         ("cpus = 0", r"environment\.cpus = 0: "),
         ("cpus = nan", r"environment\.cpus = nan: "),
         ("memory_mb = -1", r"environment\.memory_mb = -1: "),
@@ -213,25 +225,30 @@ def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str
         ("memory = '1G'\nmemory_mb = 2", r"memory and memory_mb contradict each other"),
         ("work_dir = '/x'", r"environment\.work_dir = '/x': unknown field"),
         ("[agent]\nnetwork_mode = 'public'", r"agent\.network_mode = 'public': a sandbox keeps the network"),
-        ("[agent]\nallowed_hosts = ['a']", r"agent\.allowed_hosts = "),
+        (
+            "[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']",
+            r"agent\.network_mode = 'allowlist': a sandbox keeps the network",
+        ),
         ("[agent]\ntimeout_sec = 0", r"agent\.timeout_sec = 0"),
         ("[verifier]\nnetwork_mode = 'public'", r"verifier\.network_mode = 'public'"),
-        ("[verifier]\nallowed_hosts = ['a']", r"verifier\.allowed_hosts = "),
+        (
+            "[verifier]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']",
+            r"verifier\.network_mode = 'allowlist': a sandbox keeps the network",
+        ),
         (
             "[verifier]\nenvironment_mode = 'shared'\n[verifier.environment]\ncpus = 1",
             r"verifier = .*'shared' contradicts",
         ),
         ("[verifier.environment]\ngpus = 1", r"verifier\.environment\.gpus = 1: sandboxes have no GPU"),
         ("[verifier.environment]\nos = 'windows'", r"verifier\.environment\.os = 'windows': only Linux"),
-        ("[verifier.environment]\nnetwork_mode = 'allowlist'", r"verifier\.environment\.network_mode = 'allowlist'"),
+        (
+            "[verifier.environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['::1']",
+            r"verifier\.environment\.allowed_hosts\.0 = '::1': not a host",
+        ),
         ("[verifier.environment]\nwork_dir = '/x'", r"verifier\.environment\.work_dir = '/x': unknown field"),
         (
             "[verifier.environment]\nhealthcheck = {command = 'a'}",
             r"verifier\.environment\.healthcheck = True: Harbor never runs it",
-        ),
-        (
-            "[verifier.environment]\n[agent]\nnetwork_mode = 'allowlist'",
-            r"agent\.network_mode = 'allowlist': use .no-network",
         ),
         (
             "[verifier.environment]\n[agent]\nnetwork_mode = 'public'\n[[verifier.collect]]\ncommand = 'dump'",
@@ -279,7 +296,17 @@ def test_what_cannot_be_honoured_is_refused_by_name(tmp_path: Path, toml: str, m
         ("environment = 'docker'\n", "task.toml: environment = 'docker': "),
         ("schema_version = '2.0'\n", r"schema_version = '2\.0': known: 1\.0, "),
         ("version = 1.0\n", r"schema_version = 1\.0: "),
-        ("[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a']\n", r"network_mode = 'allowlist': use "),
+        *(
+            (
+                f"[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['{host}']\n",
+                r"environment\.allowed_hosts\.0 = '.*': not a host name such as",
+            )
+            for host in ("10.0.0.0/8", "1.1.1.1", "2606:4700::1", "http://pypi.org", "pypi.org:443", "db", "*")
+        ),
+        (
+            "[agent]\nnetwork_mode = 'public'\nallowed_hosts = ['a.org']\n",
+            "agent = .*: allowed_hosts needs network_mode",
+        ),
         ("a = " + "[" * 100_000, "task.toml: "),
     ],
 )

@@ -206,12 +206,13 @@ def check_network(name: str, agent: Agent, sandbox_options: JsonMapping) -> None
     Raises:
         UsageError: A server has a url, and the sandbox has no network.
     """
-    if isinstance(agent, EquippedAgent) and sandbox_options.get("network", "none") == "none":
+    network = sandbox_options.get("network", "none")
+    if isinstance(agent, EquippedAgent) and network != "egress":
         for server, one in agent.servers.items():
             if one.url:
                 raise UsageError(
-                    f"the MCP server {server!r} of the agent {name!r} has a url, and the sandbox has no network: give "
-                    "it a command that runs in the sandbox, or the sandbox a network (network=egress)"
+                    f"the MCP server {server!r} of the agent {name!r} has a url, and the sandbox has network="
+                    f"{network!r}: give it a command that runs in the sandbox, or the sandbox network=egress"
                 )
 
 

@@ -127,7 +127,7 @@ class DockerSandbox(ContainerSandbox):
         return Capabilities(
             backend=self.name,
             isolation=self._isolation,
-            network=self.spec.network,
+            network=self.spec.access,
             notes=tuple(notes),
         )
 
@@ -253,7 +253,7 @@ class DockerSandbox(ContainerSandbox):
         """Yield archives to unpack in the container before its start, each with its name in errors."""
         if self._copies_python:
             yield "Python", pack_portable_python()
-        if self.spec.network == "none" and not self._is_root(found):
+        if self.spec.closed and not self._is_root(found):
             yield "/etc/hosts", one_file("etc/hosts", HOSTS.encode())
 
     def _request_container(self, engine: docker.APIClient, image: str, *, is_root: bool) -> None:
@@ -268,7 +268,7 @@ class DockerSandbox(ContainerSandbox):
         host = engine.create_host_config(
             auto_remove=True,
             log_config=docker.types.LogConfig(type="none"),  # otherwise the engine writes every byte to its disk
-            network_mode="none" if spec.network == "none" else options.egress_network,
+            network_mode="none" if spec.closed else options.egress_network,
             mem_limit=memory,
             memswap_limit=memory,
             cpu_period=CPU_PERIOD,
@@ -285,9 +285,9 @@ class DockerSandbox(ContainerSandbox):
         engine.create_container(
             image,
             name=self._container,
-            entrypoint=start_command(BOOT, WRITE_HOSTS if is_root and spec.network == "none" else ""),
+            entrypoint=start_command(BOOT, WRITE_HOSTS if is_root and spec.closed else ""),
             command=[],
-            network_disabled=spec.network == "none",
+            network_disabled=spec.closed,
             stdin_open=True,  # and not detached: docker-py then sets StdinOnce
             hostname="sandbox",
             user=spec.user,

@@ -74,15 +74,17 @@ class E2BSandbox(ContainerSandbox):
         """See `Sandbox.capabilities`."""
         notes = ["The template limits processes, CPU and memory.", "Disk is limited per file, not in total."]
         notes += self._runner_notes()
-        set_by_tool = is_ags(self._instance.domain)
-        if set_by_tool:
+        if not self._closes_network():
             notes.append("The sandbox tool sets the network: AGS has no setting per sandbox.")
         return Capabilities(
             backend=self.name,
             isolation=self.options.isolation,
-            network="open" if set_by_tool else self.spec.network,
+            network="open" if not self._closes_network() else self.spec.access,
             notes=tuple(notes),
         )
+
+    def _closes_network(self) -> bool:
+        return not is_ags(self._instance.domain)
 
     @property
     def workdir(self) -> str:

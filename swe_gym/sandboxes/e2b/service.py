@@ -171,7 +171,7 @@ class Instance:
             "timeout": whole_seconds(options.timeout),
             "metadata": self._metadata(),
             "secure": True,  # the daemon asks for a token; newer services always do
-            "allow_internet_access": spec.network == "egress",
+            "allow_internet_access": not spec.closed,
         }
         return create_sandbox(self._access, wanted, name=self._name, timeout=options.request_timeout)
 

@@ -60,13 +60,16 @@ class KubernetesSandbox(ContainerSandbox):
         ]
         if self._isolation() == "container":
             notes.append("The pod shares the node's kernel: a kernel exploit escapes.")
-        stays_open = self.spec.network == "none" and self.options.network == "open"
+        stays_open = self.spec.closed and not self._closes_network()
         return Capabilities(
             backend=self.name,
             isolation=self._isolation(),
-            network="open" if stays_open else self.spec.network,
+            network="open" if stays_open else self.spec.access,
             notes=tuple(notes),
         )
+
+    def _closes_network(self) -> bool:
+        return self.options.network != "open"
 
     def _isolation(self) -> str:
         runtime_class = (self.options.runtime_class or "").lower()

@@ -134,7 +134,7 @@ def pod_name(sandbox_id: str) -> str:
 
 def unplugs(spec: SandboxSpec, options: KubernetesOptions) -> bool:
     """Return whether the sandbox takes its own network down."""
-    return spec.network == "none" and options.network == "unplug"
+    return spec.closed and options.network == "unplug"
 
 
 def check(spec: SandboxSpec, options: KubernetesOptions) -> None:
@@ -181,7 +181,7 @@ def pod(spec: SandboxSpec, options: KubernetesOptions, *, name: str, image: str,
         SANDBOX: sandbox,
         CLAIM: uuid.uuid4().hex,
         OWNER: label(options.owner or _owner()),
-        NETWORK: spec.network,
+        NETWORK: "none" if spec.closed else "egress",
         **({QUEUE_NAME: options.queue_name} if options.queue_name else {}),
     }
     leases = {TTL: str(_round_seconds(spec.ttl)), START_TIMEOUT: str(_round_seconds(spec.start_timeout))}
@@ -226,7 +226,7 @@ def _pod_spec(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Obje
 
 def _dns(spec: SandboxSpec) -> Object:
     """Make name lookups without a network fail at once, not after timeouts of unreachable servers."""
-    return {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}} if spec.network == "none" else {}
+    return {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}} if spec.closed else {}
 
 
 def _container(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Object:

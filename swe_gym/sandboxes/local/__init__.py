@@ -101,7 +101,7 @@ class LocalSandbox(RunnerSandbox):
     @property
     def capabilities(self) -> Capabilities:
         """See `Sandbox.capabilities`."""
-        return TIERS[self._tier].capabilities(self._tier, self.spec.network)
+        return TIERS[self._tier].capabilities(self._tier, self.spec.access)
 
     @property
     def workdir(self) -> str:
@@ -112,8 +112,7 @@ class LocalSandbox(RunnerSandbox):
         self._tier = self._choose_tier()
         if self._tier == "namespace":
             self._pasta = find_pasta(self.spec)
-        elif self.spec.mounts or self.spec.cpus:
-            what = f"mount {', '.join(self.spec.mounts)}" if self.spec.mounts else "limit CPUs"
+        elif what := self._find_impossible():
             raise Unsupported(
                 f"the local backend cannot {what} in tier {self._tier!r}: allow user namespaces (`swe-gym doctor` "
                 "shows how), or use a container backend"
@@ -127,6 +126,12 @@ class LocalSandbox(RunnerSandbox):
             self._root = f"{os.path.realpath(tempfile.gettempdir())}/swe-gym-{uuid.uuid4().hex}"
         stream, self._supervisor = launch(self._config(workspace), deadline)
         return stream
+
+    def _find_impossible(self) -> str:
+        """Return what the spec demands and tiers without namespaces cannot do; empty if they can all of it."""
+        if self.spec.access == "hosts":
+            return "open the network for some hosts only"
+        return f"mount {', '.join(self.spec.mounts)}" if self.spec.mounts else "limit CPUs" * bool(self.spec.cpus)
 
     def _choose_tier(self) -> str:
         if sys.platform != "linux":
@@ -173,7 +178,7 @@ class LocalSandbox(RunnerSandbox):
             "disk_mb": self.spec.disk_mb,
             **(group_config(self.spec) if self._tier == "namespace" else {}),
             "pids": self.spec.pids,
-            "network": self.spec.network != "none",
+            "network": not self.spec.closed,
             "pasta": self._pasta,
         }
 

@@ -74,7 +74,7 @@ class ImageSandbox(ContainerSandbox):
     @property
     def capabilities(self) -> Capabilities:
         """See `Sandbox.capabilities`."""
-        found = IMAGE.capabilities("namespace", self.spec.network)
+        found = IMAGE.capabilities("namespace", self.spec.access)
         return found.model_copy(update={"notes": (*found.notes, *OVERLAY_GAPS[self._overlay])})
 
     @property

@@ -27,7 +27,7 @@ class Tier:
     closes_network: bool
     uncapped: tuple[str, ...] = ()
 
-    def capabilities(self, name: str, network: Literal["none", "egress"]) -> Capabilities:
+    def capabilities(self, name: str, network: Literal["none", "hosts", "egress"]) -> Capabilities:
         """Return the capabilities of a sandbox of this tier."""
         return Capabilities(
             backend="local",
@@ -139,7 +139,7 @@ def find_pasta(spec: SandboxSpec) -> str:
     Raises:
         Unsupported: It is not installed.
     """
-    if spec.network == "none":
+    if spec.closed:
         return ""
     if found := shutil.which("pasta"):
         return found

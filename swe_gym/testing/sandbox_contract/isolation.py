@@ -40,6 +40,28 @@ for thread in threads: thread.join()
 print(json.dumps(reached))
 """
 
+ASK_PROXY = r"""
+import os, socket, sys
+from urllib.parse import urlsplit
+proxy = urlsplit(os.environ["https_proxy"])
+for line in sys.argv[1:]:
+    with socket.create_connection((proxy.hostname, proxy.port), timeout=20) as one:
+        one.sendall((line + " HTTP/1.1\r\n\r\n").encode())
+        print(one.recv(100).decode().split()[1])
+"""
+
+REFUSED = (
+    "CONNECT other.example:443",
+    "CONNECT allowed.invalid:22",
+    "CONNECT 1.1.1.1:443",
+    "CONNECT 127.0.0.1:443",
+    "CONNECT [::1]:443",
+    "CONNECT localhost:443",
+    "GET http://other.example/",
+    "GET http://169.254.169.254/",
+    "GET http://allowed.invalid:8080/",
+)
+
 Address = tuple[str, int] | str
 
 
@@ -206,6 +228,20 @@ def egress_spares_host_loopback(make: Opener) -> None:
     """With network="egress" too, servers on this machine's loopback cannot be reached; or there is no egress at all."""
     with host_server("127.0.0.1") as (_, port), contextlib.suppress(Unsupported):
         check_unreachable(make, ("AF_INET", "SOCK_STREAM", ("127.0.0.1", port)), network="egress")
+
+
+@case("isolation", "network")
+def hosts_are_reached_by_name_only(make: Opener) -> None:
+    """With a network of some hosts, nothing but a proxy is reached, which knows only these; or it is refused."""
+    with contextlib.suppress(Unsupported), host_server("0.0.0.0") as (_, port):
+        sandbox = make(network=("allowed.invalid",))
+        assert sandbox.capabilities.network == "hosts"
+        addresses: list[Address] = [("1.1.1.1", 443), ("8.8.8.8", 53), ("127.0.0.1", port), (host_address(), port)]
+        attempts = [("AF_INET", "SOCK_STREAM", address) for address in addresses]
+        reached = json.loads(python(sandbox, CONNECT, json.dumps(attempts)))
+        assert not reached, f"the sandbox reached {reached}"
+        said = python(sandbox, ASK_PROXY, *REFUSED, "GET http://allowed.invalid/").split()
+        assert said == ["403"] * len(REFUSED) + ["502"], f"the proxy answered {said}"
 
 
 @case("isolation", "network")
