@@ -1,14 +1,18 @@
 """Someone has a file of predictions, a job or a run, and wants to know which rewards hold."""
 
+import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swe_gym.curation import Certificate
+from swe_gym.tasks import load_source
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import Task
+from swe_gym_command import main
 
 TASK = "larder-overwrite-evicts"
 LOOSE = "diff --git a/{0} b/{0}\nnew file mode 100644\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+{1}\n"
@@ -33,10 +37,33 @@ def certify(cli: Any, path: Path, *options: object, source: str = "toy") -> Any:
     return cli("certify", path, "certificates", "--source", source, "--times", 1, *options)
 
 
+@pytest.fixture(scope="module")
+def work_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Predictions, their certificate and a run: judged once."""
+    folder = tmp_path_factory.mktemp("certified")
+    write_lines(folder / "all_preds.jsonl", prediction(load_source("toy").get(TASK).oracle.gold_patch))
+    for command in (
+        ["certify", "all_preds.jsonl", "certificates", "--source", "toy", "--times", "1"],
+        ["rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first"],
+    ):
+        with contextlib.chdir(folder), pytest.raises(SystemExit) as end:
+            main(command)
+        assert end.value.code in (0, None)
+    return folder
+
+
 @pytest.fixture
-def certificate(cli: Any, gold: str, tmp_path: Path) -> Path:
-    assert certify(cli, write_lines(tmp_path / "all_preds.jsonl", prediction(gold))).status == 0
+def certificate(work_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the certificate, beside its predictions."""
+    shutil.copy(work_folder / "all_preds.jsonl", tmp_path)
+    shutil.copytree(work_folder / "certificates", tmp_path / "certificates")
     return tmp_path / f"certificates/{TASK}.0.json"
+
+
+@pytest.fixture
+def run(work_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the run `first`."""
+    return shutil.copytree(work_folder / "runs/first", tmp_path / "runs/first")
 
 
 @pytest.mark.parametrize("shape", ["dict", "list", "lines"])
@@ -67,11 +94,17 @@ ODD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("row", "said"), ODD)
-def test_what_cannot_be_judged_is_refused_by_name(cli: Any, gold: str, tmp_path: Path, row: Any, said: str) -> None:
-    result = certify(cli, write_lines(tmp_path / "all_preds.jsonl", row, prediction(gold)))
+def test_what_cannot_be_judged_is_refused_by_name(cli: Any, tmp_path: Path, row: Any, said: str) -> None:
+    result = certify(cli, write_lines(tmp_path / "all_preds.jsonl", row, prediction("", "another__1")))
     assert (result.status, result.err) == (1, "")
     assert f"refused  {said}" in result.out
-    assert result.out.splitlines()[-2] == "1 proven, 1 refused"
+    assert result.out.splitlines()[-1] == "2 refused"
+
+
+def test_what_cannot_be_judged_keeps_nothing_else_from_being_judged(cli: Any, gold: str, tmp_path: Path) -> None:
+    rows = [row for row, _ in ODD]
+    result = certify(cli, write_lines(tmp_path / "all_preds.jsonl", *rows, prediction(gold)))
+    assert (result.status, result.out.splitlines()[-2]) == (1, f"1 proven, {len(rows)} refused")
 
 
 def test_match_chooses_refused_attempts_too(cli: Any, gold: str, tmp_path: Path) -> None:
@@ -156,10 +189,10 @@ def test_a_huge_patch_is_refuted_by_its_size(cli: Any, tmp_path: Path) -> None:
     assert f"its patch has {len(over)} bytes; at most 67108864 are judged" in result.out
 
 
-def test_the_same_command_resumes_and_another_patch_is_refused(cli: Any, gold: str, tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "all_preds.jsonl", prediction(gold))
-    assert certify(cli, path).status == 0
-    file = tmp_path / f"certificates/{TASK}.0.json"
+def test_the_same_command_resumes_and_another_patch_is_refused(
+    cli: Any, gold: str, certificate: Path, tmp_path: Path
+) -> None:
+    path, file = tmp_path / "all_preds.jsonl", certificate
     before = file.read_bytes()
     assert certify(cli, path).status == 0
     assert file.read_bytes() == before
@@ -233,25 +266,40 @@ TAMPERED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("field", [*TAMPERED, "tests", "record"])
-@pytest.mark.parametrize("resealed", [False, True], ids=["", "resealed"])
-def test_a_tampered_certificate_is_found(cli: Any, certificate: Path, field: str, resealed: bool) -> None:
-    """A digest finds a careless change. Whoever computes it again is found out by the judge."""
-    data = json.loads(certificate.read_bytes())
+def tamper(data: dict[str, Any], field: str) -> dict[str, Any]:
     if field == "tests":
         next(test for test in data["tests"].values() if test["starts"])["texts"] = 20
     elif field == "record":
         data["record"]["status"] = "invalid"
     else:
         data[field] = TAMPERED[field]
+    return data
+
+
+@pytest.mark.parametrize("field", [*TAMPERED, "tests", "record"])
+def test_each_tampered_field_is_named(certificate: Path, field: str) -> None:
+    true = Certificate.read(certificate)
+    changed = Certificate.model_validate(tamper(json.loads(certificate.read_bytes()), field))
+    for one, reseals in ((changed, False), (changed.sealed(), True)):
+        found = {deviation.field.split(".")[0] for deviation in one.deviations(true) if deviation.refutes}
+        assert found == ({field} if reseals else {field, "digest"})
+
+
+@pytest.mark.parametrize("resealed", [False, True], ids=["", "resealed"])
+def test_a_tampered_certificate_is_found(cli: Any, certificate: Path, resealed: bool) -> None:
+    """A digest finds a careless change. Whoever computes it again is found out by the judge."""
+    data = json.loads(certificate.read_bytes())
+    fields = [field for field in (*TAMPERED, "tests", "record") if field != "patch_sha256"]
+    for field in fields:
+        tamper(data, field)
     changed = Certificate.model_validate(data)
     certificate.write_text((changed.sealed() if resealed else changed).model_dump_json())
     result = cli("certify", certificate, "--check")
     assert result.status == 1
     lines = result.out.splitlines()
     assert lines[0] == f"differs  {TASK}, attempt 0"
-    assert any(line.startswith(f"         {field}") for line in lines)
-    assert any("changed after it was written" in line for line in lines) != (resealed and field != "patch_sha256")
+    assert [field for field in fields if not any(line.startswith(f"         {field}") for line in lines)] == []
+    assert any("changed after it was written" in line for line in lines) != resealed
 
 
 def test_what_the_file_claims_is_held_by_the_digest_alone(cli: Any, certificate: Path) -> None:
@@ -303,9 +351,7 @@ def test_sandbox_options_of_a_stranger_do_not_count(cli: Any, certificate: Path)
 # --- runs and jobs --------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_regraded_beside_its_verdicts(cli: Any, tmp_path: Path) -> None:
-    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0
-    run = tmp_path / "runs/first"
+def test_a_run_is_regraded_beside_its_verdicts(cli: Any, run: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     result = cli("regrade", "runs/first")
     assert (result.status, result.out.splitlines()[-1]) == (0, "1 as before")
@@ -331,10 +377,9 @@ def test_a_run_is_regraded_beside_its_verdicts(cli: Any, tmp_path: Path) -> None
     ids=str,
 )
 def test_a_run_with_invalid_arguments_is_refused_before_anything_starts(
-    cli: Any, tmp_path: Path, env: dict[str, Any], said: str
+    cli: Any, run: Path, env: dict[str, Any], said: str
 ) -> None:
-    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0
-    file = tmp_path / "runs/first/trajectories.jsonl"
+    file = run / "trajectories.jsonl"
     header, *rest = file.read_text().splitlines()
     changed = json.loads(header)
     changed["env"].update(env)
@@ -342,11 +387,11 @@ def test_a_run_with_invalid_arguments_is_refused_before_anything_starts(
     result = cli("regrade", "runs/first")
     assert (result.status, result.out.splitlines()[-1]) == (1, "1 refused")
     assert f"refused  {TASK}, attempt 0: {said}" in result.out
-    assert not (tmp_path / "runs/first/regraded.jsonl").exists()
+    assert not (run / "regraded.jsonl").exists()
 
 
+@pytest.mark.usefixtures("run")
 def test_a_reward_that_differs_says_why(cli: Any, toy: Task, tmp_path: Path) -> None:
-    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0
     oracle = toy.oracle.model_copy(update={"fail_to_pass": (*toy.oracle.fail_to_pass, "tests.test_cache.Gone.test_x")})
     write_tasks([toy.model_copy(update={"oracle": oracle})], tmp_path / "tasks.jsonl")
     result = cli("regrade", "runs/first", "--source", "tasks.jsonl")
@@ -445,11 +490,8 @@ def test_what_holds_no_attempt_is_named(cli: Any, tmp_path: Path, path: str, sai
 
 
 @pytest.mark.parametrize("command", [("certify",), ("certify", "--check"), ("regrade",)], ids=" ".join)
-def test_an_argument_of_no_source_is_refused(
-    cli: Any, certificate: Path, tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "first").status == 0
-    path = certificate if "--check" in command else tmp_path / "runs/first"
+def test_an_argument_of_no_source_is_refused(cli: Any, certificate: Path, run: Path, command: tuple[str, ...]) -> None:
+    path = certificate if "--check" in command else run
     result = cli(command[0], path, *command[1:], "--source-option", "path=tasks.jsonl")
     assert result.status == 2
     assert "--source-option needs --source" in result.err
