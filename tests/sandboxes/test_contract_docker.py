@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from contract_parts import OF_THE_FILES, parametrize_contract
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, as_user, open_sandbox
 from swe_gym.sandboxes.contents.pythons import PORTABLE_FOLDER
@@ -36,11 +37,12 @@ def test_docker(case: Case, docker_image: str) -> None:
     case.run(make)
 
 
+TOPICS = ["commands", "files", "trees", "terminals", "output"]
 OF_A_USER = {"places_to_work_in": "the user nobody has no home folder"}
 
 
 @pytest.mark.slow
-@sandbox_contract.parametrize(OF_A_USER, only=["commands", "files", "trees", "terminals", "output"], exclude=COSTLY)
+@parametrize_contract(*OF_THE_FILES, deviations=OF_A_USER, only=TOPICS, exclude=COSTLY)
 def test_a_sandbox_as_a_user_sees_it(case: Case, docker_image: str) -> None:
     def make(**fields: object) -> Sandbox:
         sandbox = open_sandbox(SandboxSpec.model_validate({"image": docker_image, **fields}), "docker")
@@ -68,7 +70,7 @@ def image_without_python(docker_image: str) -> Iterator[str]:
         engine.remove_image(f"{name}:without-python")
 
 
-@sandbox_contract.parametrize(only=["commands", "files", "trees"], exclude=[*MORE_PYTHON, *COSTLY])
+@parametrize_contract(*OF_THE_FILES, only=["commands", "files", "trees"], exclude=[*MORE_PYTHON, *COSTLY])
 def test_an_image_without_python(case: Case, image_without_python: str) -> None:
     def make(**fields: object) -> Sandbox:
         env = {**WITH_RUNNERS_PYTHON, **dict(fields.pop("env", {}))}  # type: ignore[call-overload]  # a dictionary in all cases

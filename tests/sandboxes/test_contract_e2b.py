@@ -5,11 +5,11 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from contract_parts import OF_THE_WAY, parametrize_contract
 from servers.e2b_server import E2BServer
 
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.e2b import E2BSandbox
-from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ UNFIT += ["channels"]  # the test server isolates nothing, and they lock files
 UNFIT += ["hindering_what_runs_commands"]  # it would slow down all processes of a user who is not root
 
 
-@sandbox_contract.parametrize(DEVIATIONS, exclude=UNFIT)
+@parametrize_contract(*OF_THE_WAY, "workspace", deviations=DEVIATIONS, exclude=UNFIT)
 def test_contract(case: Case, server: E2BServer) -> None:
     def make(**fields: object) -> E2BSandbox:
         defaults = server.sandbox_options()

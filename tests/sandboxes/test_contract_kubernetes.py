@@ -3,9 +3,9 @@
 import os
 
 import pytest
+from contract_parts import OF_THE_WALLS, OF_THE_WAY, parametrize_contract
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
 
 NO_PROCESS_LIMIT = "pods have no process limit; the node's podPidsLimit may be absent"
@@ -33,6 +33,6 @@ def make(**fields: object) -> Sandbox:
 
 
 @pytest.mark.usefixtures("kubernetes")
-@sandbox_contract.parametrize(DEVIATIONS)
+@parametrize_contract(*OF_THE_WAY, *OF_THE_WALLS, deviations=DEVIATIONS)
 def test_contract(case: Case) -> None:
     case.run(make)

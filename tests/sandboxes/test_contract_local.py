@@ -1,6 +1,7 @@
 import os
 
 import pytest
+from contract_parts import OF_THE_FILES, OF_THE_WALLS, parametrize_contract
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.sandboxes.local import problem
@@ -82,12 +83,20 @@ def test_namespace_with_the_rest(case: Case) -> None:
 
 
 @pytest.mark.slow
-@sandbox_contract.parametrize(LANDLOCK, exclude=["servers_live_until_close"])  # it has no socket
+@parametrize_contract(
+    *OF_THE_WALLS,
+    *OF_THE_FILES,
+    *LANDLOCK,
+    deviations=LANDLOCK,
+    exclude=["servers_live_until_close"],  # it has no socket
+)
 def test_landlock(case: Case) -> None:
     run(case, "landlock")
 
 
 @pytest.mark.slow
-@sandbox_contract.parametrize(PROCESS, exclude=["network", "slow"])  # open: it depends on the machine
+@parametrize_contract(
+    "life", *OF_THE_WALLS, deviations=PROCESS, exclude=["network", "slow"]
+)  # open: it depends on the machine
 def test_process(case: Case) -> None:
     run(case, "process")
