@@ -69,16 +69,25 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def imports(module: str, path: Path) -> Iterator[str]:
+@functools.cache
+def walk(path: Path) -> list[ast.AST]:
+    """All nodes of a file."""
+    return list(ast.walk(parse(path)))
+
+
+@functools.cache
+def imports(module: str, path: Path) -> list[str]:
     """The absolute names of everything that a module imports, also inside functions."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(parse(path)):
+    found = []
+    for node in walk(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package.rsplit(".", node.level - 1)[0] if node.level else ""
             source = ".".join(filter(None, [base, node.module]))
-            yield from (f"{source}.{alias.name}" for alias in node.names)
+            found += [f"{source}.{alias.name}" for alias in node.names]
+    return found
 
 
 def group_of(name: str) -> str:
@@ -115,7 +124,7 @@ def test_a_class_name_stands_once() -> None:
     places = collections.defaultdict(list)
     for module, path in own_modules():
         if module != "swe_gym.wrappers.vector":
-            for node in ast.walk(parse(path)):
+            for node in walk(path):
                 if isinstance(node, ast.ClassDef):
                     places[node.name].append(f"{module}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -196,7 +205,7 @@ def test_benchmarks_and_examples_import_what_exists() -> None:
     modules = dict(own_modules())
     missing = []
     for path in sorted(found for folder in ("benchmarks", "examples") for found in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(parse(path)):
+        for node in walk(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "swe_gym":
                 module = node.module or ""
                 known = top_names(modules[module]) if module in modules else set()
@@ -262,7 +271,7 @@ def test_temporary_folders_end_with_their_process() -> None:
     for module, path in own_modules():
         if module.startswith(("swe_gym.guests", OF_TESTS)) or module in SWEPT:
             continue
-        used = {ast.unparse(node) for node in ast.walk(parse(path)) if isinstance(node, ast.Attribute)}
+        used = {ast.unparse(node) for node in walk(path) if isinstance(node, ast.Attribute)}
         assert not (used | set(imports(module, path))) & makers, module
 
 
@@ -280,7 +289,7 @@ def test_nothing_draws_from_the_random_numbers_of_the_program_around_it() -> Non
             continue
         used = {
             node.attr
-            for node in ast.walk(parse(path))
+            for node in walk(path)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random"
         }
         named = {name.removeprefix("random.") for name in imports(module, path) if name.startswith("random.")}
@@ -301,7 +310,7 @@ def test_nothing_but_a_backend_knows_a_backend() -> None:
             continue
         compared = {
             node.value
-            for comparison in ast.walk(parse(path))
+            for comparison in walk(path)
             if isinstance(comparison, ast.Compare)
             for node in ast.walk(comparison)
             if isinstance(node, ast.Constant)
@@ -346,7 +355,7 @@ def test_one_module_parses() -> None:
     """`ast.parse` in two threads at once may fail, and `ast.literal_eval` of text parses it. Guests have one thread."""
     calls: dict[str, set[str]] = collections.defaultdict(set)
     for module, path in own_modules():
-        for node in ast.walk(parse(path)):
+        for node in walk(path):
             if isinstance(node, ast.Call):
                 calls[ast.unparse(node.func)].add(module)
     of_trees = {"gateway.call_formats", "grading.counter.changes", "grading.counter.finding"}

@@ -17,6 +17,7 @@ from swe_gym.adapters.skyrl import SweGenerator
 from swe_gym.errors import UsageError
 
 MICRO = {"source": "micro", "source_options": json.dumps({"difficulty": [1]})}
+EPISODES, GROUP = 4, 2
 PROMPT = [{"role": "system", "content": "Be quick."}, {"role": "user", "content": "The issue."}]
 
 
@@ -78,15 +79,17 @@ def generated(
     env_args: dict[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Play 8 episodes in groups of 4, whose rows have these columns."""
+    """Play groups of episodes, whose rows have these columns."""
     workers = SimpleNamespace(max_env_workers=4)
     generator = SweGenerator(config(**settings), workers, client, Tokens("forgetful"), model, env_args=env_args)
     batch = {
-        "prompts": [PROMPT] * 8,
-        "env_classes": ["swe_gym"] * 8,
-        "env_extras": [{"extra_info": {"task_id": f"micro-1-{index // 4}", **row}} for index in range(8)],
+        "prompts": [PROMPT] * EPISODES,
+        "env_classes": ["swe_gym"] * EPISODES,
+        "env_extras": [{"extra_info": {"task_id": f"micro-1-{index // GROUP}", **row}} for index in range(EPISODES)],
         "sampling_params": {"top_p": 0.9, "temperature": 1.0, "max_tokens": 150},
-        "trajectory_ids": [SimpleNamespace(instance_id=str(index // 4), repetition_id=index % 4) for index in range(8)],
+        "trajectory_ids": [
+            SimpleNamespace(instance_id=str(index // GROUP), repetition_id=index % GROUP) for index in range(EPISODES)
+        ],
         "batch_metadata": None,
     }
     return asyncio.run(generator.generate(batch))
@@ -106,7 +109,7 @@ def check_contract(output: dict[str, Any], count: int) -> None:
 def test_rows_are_what_was_sampled(fault: str) -> None:
     client = Client(fails=1, fault=fault)
     output = generated(client)
-    check_contract(output, 8)
+    check_contract(output, EPISODES)
     assert sorted(client.finished) == sorted(client.sampled)
     whole = []
     for prompt, ids, mask in zip(output["prompt_token_ids"], output["response_ids"], output["loss_masks"], strict=True):
@@ -115,31 +118,31 @@ def test_rows_are_what_was_sampled(fault: str) -> None:
             whole.append((sampled, prompt + ids))
     expected = [([*calls[0][1], *calls[1][1]], calls[1][0] + calls[1][1]) for calls in client.sampled.values() if calls]
     assert sorted(whole) == sorted(expected)
-    assert len(whole) == 7
+    assert len(whole) == EPISODES - 1
     lost = output["stop_reasons"].index("infra_failed")
     assert not any(output["loss_masks"][lost])
-    assert output["rewards"] == [1.0] * 8  # no 0 for the lost one: the mean of its group
+    assert output["rewards"] == [1.0] * EPISODES  # no 0 for the lost one: the mean of its group
     assert output["rollout_metrics"] == {
         "environment/resolved": 1.0,
         "environment/turn": 2.0,
         "environment/agent_limit": 0.0,
-        "environment/infra_failed": 1 / 8,
+        "environment/infra_failed": 1 / EPISODES,
     }
 
 
 def test_a_group_that_is_lost_is_masked() -> None:
-    output = generated(Client(fails=4))
-    check_contract(output, 8)
-    assert [any(mask) for mask in output["loss_masks"]] == [False] * 4 + [True] * 4
-    assert output["rewards"] == [1.0] * 8
-    assert [one["infra_failed"] for one in output["env_metrics"]] == [1.0] * 4 + [0.0] * 4
+    output = generated(Client(fails=GROUP))
+    check_contract(output, EPISODES)
+    assert [any(mask) for mask in output["loss_masks"]] == [False] * GROUP + [True] * GROUP
+    assert output["rewards"] == [1.0] * EPISODES
+    assert [one["infra_failed"] for one in output["env_metrics"]] == [1.0] * GROUP + [0.0] * GROUP
 
 
 def test_an_episode_without_a_sandbox_is_masked() -> None:
     faults = {"faults": [{"at": "start", "error": "SandboxStartError"}]}
     output = generated(Client(fails=0), env_args={"backend": "fake", "sandbox_options": {"options": faults}})
-    check_contract(output, 8)
-    assert (output["stop_reasons"], any(map(any, output["loss_masks"]))) == (["infra_failed"] * 8, False)
+    check_contract(output, EPISODES)
+    assert (output["stop_reasons"], any(map(any, output["loss_masks"]))) == (["infra_failed"] * EPISODES, False)
 
 
 def test_mistakes_are_raised() -> None:
@@ -181,25 +184,25 @@ def test_no_salt_is_sent_if_it_is_disabled_or_the_client_counts_no_weights() -> 
 def test_answers_that_the_engine_cut_get_no_reward_and_no_loss_if_asked() -> None:
     settings = {"zero_reward_on_non_stop": True, "apply_overlong_filtering": True}
     plain = generated(Client(fails=0, fault="is cut"))
-    assert plain["stop_reasons"] == ["length"] * 8  # the work is graded all the same
-    assert (plain["rewards"], all(map(any, plain["loss_masks"]))) == ([1.0] * 8, True)
+    assert plain["stop_reasons"] == ["length"] * EPISODES  # the work is graded all the same
+    assert (plain["rewards"], all(map(any, plain["loss_masks"]))) == ([1.0] * EPISODES, True)
     asked = generated(Client(fails=0, fault="is cut"), **settings)
-    assert (asked["rewards"], any(map(any, asked["loss_masks"]))) == ([0.0] * 8, False)
+    assert (asked["rewards"], any(map(any, asked["loss_masks"]))) == ([0.0] * EPISODES, False)
     whole = generated(Client(fails=1), **settings)
-    assert sorted(whole["stop_reasons"]) == ["infra_failed"] + ["stop"] * 7
-    assert whole["rewards"] == [1.0] * 8  # that of the lost episode is still the mean of its group
+    assert sorted(whole["stop_reasons"]) == ["infra_failed"] + ["stop"] * (EPISODES - 1)
+    assert whole["rewards"] == [1.0] * EPISODES  # that of the lost episode is still the mean of its group
     assert [any(mask) for mask in whole["loss_masks"]].count(False) == 1
 
 
 def test_an_episode_that_ends_at_its_turns_has_stopped_and_a_full_conversation_has_not() -> None:
     settings = {"zero_reward_on_non_stop": True, "apply_overlong_filtering": True}
     turns = generated(Client(fails=0), env_args={"max_turns": 1}, **settings)
-    assert turns["stop_reasons"] == ["stop"] * 8
-    assert (turns["rewards"], all(map(any, turns["loss_masks"]))) == ([1.0] * 8, True)
+    assert turns["stop_reasons"] == ["stop"] * EPISODES
+    assert (turns["rewards"], all(map(any, turns["loss_masks"]))) == ([1.0] * EPISODES, True)
     assert turns["rollout_metrics"]["environment/agent_limit"] == 1.0
     full = generated(Client(fails=0), max_input_length=460, **settings)
-    assert full["stop_reasons"] == ["length"] * 8
-    assert (full["rewards"], any(map(any, full["loss_masks"]))) == ([0.0] * 8, False)
+    assert full["stop_reasons"] == ["length"] * EPISODES
+    assert (full["rewards"], any(map(any, full["loss_masks"]))) == ([0.0] * EPISODES, False)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
-SAMPLE = (
-    "django__django-11179",
-    "marshmallow-code__marshmallow-1359",
-    "sympy__sympy-14396",
-)
 
 
 def require(task_id: str) -> None:
@@ -39,7 +34,14 @@ def require(task_id: str) -> None:
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("task_id", SAMPLE)
+@pytest.mark.parametrize(
+    "task_id",
+    [
+        "marshmallow-code__marshmallow-1359",
+        pytest.param("django__django-11179", marks=pytest.mark.thorough),  # a minute each
+        pytest.param("sympy__sympy-14396", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_real_task_is_valid(task_id: str) -> None:
     require(task_id)
     tasks = real_tasks.RealTasks(DATA / "real_tasks", DATA / "swebench")

@@ -62,17 +62,16 @@ def test_right_work_earns_1_and_wrong_work_0(play: Play, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrote", "reward"),
+    ("name", "wrote", "reward"),
     [
-        ("echo 0.25 > reward.txt", 0.25),
-        ("printf ' 1.0 ' > reward.txt", 1.0),
-        ("echo 1e-3 > reward.txt", 0.001),
-        ("echo '{\"score\": 0.5}' > reward.json", 0.5),
-        ('echo \'{"reward": true, "time": 300}\' > reward.json', 1.0),
-        ("echo 0 > reward.txt; echo '{\"reward\": 0.75}' > reward.json", 0.75),
+        ("binary", "echo 0.25 > reward.txt", 0.25),
+        ("fraction", "printf ' 1.0 ' > reward.txt", 1.0),
+        ("shaped", "echo 1e-3 > reward.txt", 0.001),
+        ("binary", "echo '{\"score\": 0.5}' > reward.json", 0.5),
+        ("fraction", 'echo \'{"reward": true, "time": 300}\' > reward.json', 1.0),
+        ("shaped", "echo 0 > reward.txt; echo '{\"reward\": 0.75}' > reward.json", 0.75),
     ],
 )
-@pytest.mark.parametrize("name", ["binary", "fraction", "shaped"])
 def test_the_reward_is_the_number_that_the_script_wrote(
     make: Callable[..., SweEnv], wrote: str, reward: float, name: str
 ) -> None:

@@ -243,7 +243,7 @@ case(
     "from lib import f\n\ndef test_a():\n    assert f([1, 2]) == [2, 4]\n\ndef test_b():\n    assert f([3]) == [6]\n",
     OLD,
     "from concurrent.futures import ThreadPoolExecutor\nP = ThreadPoolExecutor(2)\nlist(P.map(str, [1, 2]))\n"
-    "def f(s):\n    return list(P.map(lambda x: x * 2, s, timeout=5))\n",
+    "def f(s):\n    return list(P.map(lambda x: x * 2, s, timeout=2))\n",
     unforkable=True,
     slow=True,
 )
@@ -484,7 +484,7 @@ case(
 
 case(
     "thread of a fixture",
-    "import pytest, threading, queue\nfrom lib import f\n\n@pytest.fixture(scope='module')\ndef worker():\n    i, o = queue.Queue(), queue.Queue()\n    def go():\n        while True:\n            x = i.get()\n            if x is None: return\n            o.put(f(x))\n    t = threading.Thread(target=go, daemon=True); t.start()\n    yield i, o\n    i.put(None)\n\ndef test_a(worker):\n    worker[0].put(2)\n    assert worker[1].get(timeout=5) == 4\n\ndef test_b(worker):\n    worker[0].put(3)\n    assert worker[1].get(timeout=5) == 6\n",
+    "import pytest, threading, queue\nfrom lib import f\n\n@pytest.fixture(scope='module')\ndef worker():\n    i, o = queue.Queue(), queue.Queue()\n    def go():\n        while True:\n            x = i.get()\n            if x is None: return\n            o.put(f(x))\n    t = threading.Thread(target=go, daemon=True); t.start()\n    yield i, o\n    i.put(None)\n\ndef test_a(worker):\n    worker[0].put(2)\n    assert worker[1].get(timeout=2) == 4\n\ndef test_b(worker):\n    worker[0].put(3)\n    assert worker[1].get(timeout=2) == 6\n",
     unforkable=True,
     slow=True,
 )

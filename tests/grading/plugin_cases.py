@@ -20,14 +20,14 @@ class PluginCase(NamedTuple):
         requirements: Requirement lines for Python 3.11; pip adds what they ask for.
         test: The text of the hidden tests, with one test `test_name` that only `AFTER` passes.
         config: Lines of pytest's section in `setup.cfg`.
-        in_ci: Played in every run of the test suite; the others only if asked for.
+        always: Whether not only a thorough run plays it.
     """
 
     name: str
     requirements: tuple[str, ...]
     test: str
     config: str = ""
-    in_ci: bool = False
+    always: bool = False
 
 
 ASYNCIO = """\
@@ -199,24 +199,24 @@ async def test_name():
 """
 
 CASES = (
-    PluginCase("asyncio-0.18", ("pytest==7.1.3", "pytest-asyncio==0.18.3"), ASYNCIO, in_ci=True),
+    PluginCase("asyncio-0.18", ("pytest==7.1.3", "pytest-asyncio==0.18.3"), ASYNCIO),
     PluginCase("asyncio-0.21", ("pytest==7.4.4", "pytest-asyncio==0.21.2"), ASYNCIO_FIXTURE, AUTO),
     PluginCase("asyncio-0.23", ("pytest==8.2.2", "pytest-asyncio==0.23.8"), ASYNCIO),
     PluginCase("asyncio-1.0", ("pytest==8.3.5", "pytest-asyncio==1.0.0"), ASYNCIO_FIXTURE, AUTO),
     PluginCase("asyncio-1.1", ("pytest==8.4.1", "pytest-asyncio==1.1.0"), ASYNCIO),
     PluginCase("asyncio-1.2", ("pytest==8.4.2", "pytest-asyncio==1.2.0"), ASYNCIO),
-    PluginCase("asyncio-1.3", ("pytest==9.0.1", "pytest-asyncio==1.3.0"), ASYNCIO_FIXTURE, AUTO, in_ci=True),
-    PluginCase("trio", ("pytest==8.3.5", "pytest-trio==0.8.0", "trio==0.30.0"), TRIO, in_ci=True),
+    PluginCase("asyncio-1.3", ("pytest==9.0.1", "pytest-asyncio==1.3.0"), ASYNCIO_FIXTURE, AUTO, always=True),
+    PluginCase("trio", ("pytest==8.3.5", "pytest-trio==0.8.0", "trio==0.30.0"), TRIO),
     PluginCase("aiohttp", ("pytest==8.3.5", "pytest-aiohttp==1.1.0", "aiohttp==3.12.15"), AIOHTTP, AUTO),
-    PluginCase("anyio", ("pytest==8.3.5", "anyio==4.9.0"), ANYIO, in_ci=True),
+    PluginCase("anyio", ("pytest==8.3.5", "anyio==4.9.0"), ANYIO),
     PluginCase("tornasync", ("pytest==7.4.4", "pytest-tornasync==0.6.0.post2", "tornado==6.5.1"), TORNASYNC),
-    PluginCase("hypothesis", ("pytest==8.3.5", "hypothesis==6.135.0"), HYPOTHESIS, in_ci=True),
+    PluginCase("hypothesis", ("pytest==8.3.5", "hypothesis==6.135.0"), HYPOTHESIS, always=True),
     PluginCase("timeout", ("pytest==8.3.5", "pytest-timeout==2.4.0"), TIMEOUT, "timeout = 30"),
-    PluginCase("rerunfailures", ("pytest==8.3.5", "pytest-rerunfailures==15.1"), RERUNS, in_ci=True),
+    PluginCase("rerunfailures", ("pytest==8.3.5", "pytest-rerunfailures==15.1"), RERUNS),
     PluginCase("flaky", ("pytest==8.3.5", "flaky==3.8.1"), FLAKY),
     PluginCase("freezegun", ("pytest==8.3.5", "freezegun==1.5.2"), FREEZEGUN),
     PluginCase("benchmark", ("pytest==8.3.5", "pytest-benchmark==5.1.0"), BENCHMARK),
-    PluginCase("twisted", ("pytest==8.3.5", "pytest-twisted==1.14.3", "twisted==24.11.0"), TWISTED, in_ci=True),
+    PluginCase("twisted", ("pytest==8.3.5", "pytest-twisted==1.14.3", "twisted==24.11.0"), TWISTED, always=True),
 )
 
 

@@ -1,10 +1,13 @@
 """Tasks of one module and one test file, and their verdicts. Several tests of grading judge work on them."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
 
 from swe_gym.errors import FileError, SandboxError
 from swe_gym.grading import CounterOptions, grade
@@ -132,6 +135,15 @@ def three(runner: str = "pytest", **fields: Any) -> Small:
     command, tests = RUNNERS[runner]
     given: dict[str, Any] = {"command": command, "tests": tests, **fields}
     return Small(f2(), starting=("test_a", "test_b"), keeping=("test_c",), **given)
+
+
+def in_turn(ways: Collection[str], works: Mapping[str, str]) -> list[ParameterSet]:
+    """Parameters: each way with each work. All ways of a work but one, in turn, are for a thorough run."""
+    return [
+        pytest.param(way, work, marks=() if at == number % len(ways) else pytest.mark.thorough, id=f"{name}-{way}")
+        for number, (name, work) in enumerate(works.items())
+        for at, way in enumerate(ways)
+    ]
 
 
 def assert_resolved(verdict: Verdict) -> None:

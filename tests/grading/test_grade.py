@@ -272,9 +272,8 @@ def test_verdict_holds_statuses_and_log(words_task: Task, open_box: OpenBox) -> 
 
 
 def test_a_timeout_is_not_resolved(shop_task: Task, open_box: OpenBox) -> None:
-    verdict = judge(
-        with_oracle(shop_task, timeout=3.0), open_box, "echo 'while True: pass' >> src/shop/prices.py", solve=True
-    )
+    hang = "echo 'import time; time.sleep(600)' >> src/shop/prices.py"
+    verdict = judge(with_oracle(shop_task, timeout=3.0), open_box, hang, solve=True)
     assert verdict.timed_out
     assert not verdict.resolved
     assert set(verdict.fail_to_pass.values()) == {TestStatus.MISSING}

@@ -26,8 +26,21 @@ def judge(honest: Honest, seed: bytes) -> Verdict:
         return grade(task, honest.patch, fresh, open_fresh, counter=CounterOptions(seed=seed, unforkable=known))
 
 
+RELATED = {
+    *("data file", "binary data", "wildcard import", "metaclass and slots", "dataclass and enum", "generators"),
+    *("custom exceptions", "warnings", "logging", "seeded random numbers", "weak references and garbage"),
+    *("thread pool of the product", "environment variables", "class inheritance", "capture", "super in unittest"),
+    *("fixtures of module, class and session", "setup and teardown of nose's kind", "parametrised", "hypothesis"),
+    *("pattern matching and regular expressions", "approximate numbers", "own base class with own assertions"),
+    *("threads within a test", "subprocess of the test", "asyncio", "open is replaced", "clock and deadline"),
+    *("folder made and never removed", "sqlite in memory and in a file of the session", "numpy"),
+}
+"""Shapes that take the way of another one through the judge. They are for a thorough run."""
+
+
 def marked(name: str) -> object:
-    return pytest.param(name, marks=pytest.mark.slow if HONEST[name].slow else ())
+    marks = [pytest.mark.slow] * HONEST[name].slow + [pytest.mark.thorough] * (name in RELATED)
+    return pytest.param(name, marks=marks)
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in HONEST])
@@ -45,3 +58,4 @@ def test_right_work_earns_its_reward(name: str) -> None:
 
 def test_there_are_many_shapes() -> None:
     assert len(HONEST) >= 60
+    assert HONEST.keys() >= RELATED

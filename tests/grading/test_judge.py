@@ -345,14 +345,14 @@ def f(x=None):
 """
 
 
-@pytest.mark.parametrize("lenient", ["self.lower() == other.lower()", "len(self) == len(other)"])
-def test_work_that_equals_what_looks_like_its_values_raises_the_alarm(lenient: str) -> None:
+def test_work_that_equals_what_looks_like_its_values_raises_the_alarm() -> None:
     text = "no such name: Alpha 12 in beta"
     test = pytest_file(f"assert m.f() == {text!r}")
     small = Small(NEAR_ENOUGH.format(test="str(self) == other", text=text), test, ("test_a",))
     assert_resolved(small.judge(small.gold))
-    work = NEAR_ENOUGH.format(test=lenient, text=text)
-    assert ALARM in {small.judge(work, seed=bytes([seed])).reason for seed in range(4)}
+    for lenient in ("self.lower() == other.lower()", "len(self) == len(other)"):
+        work = NEAR_ENOUGH.format(test=lenient, text=text)
+        assert any(small.judge(work, seed=bytes([seed])).reason == ALARM for seed in range(4))
 
 
 PID = "import os\n\nPID = os.getpid()\n\n\ndef f(x=None):\n    return x + 1 if os.getpid() == PID else {}\n"
@@ -375,7 +375,7 @@ def test_tests_that_fail_in_forks_with_the_gold_patch_too_are_proven_by_a_second
     assert verdict.counter_tests.runs in (3, 4), "with twins, without them, the proof"
     known = CounterOptions(unforkable=verdict.counter_tests.unforkable, seed=b"1")
     assert small.judge(small.gold, options=known).counter_tests.runs in (2, 3)
-    assert not any(small.judge(ALWAYS_EQUAL, options=replace(known, runs=6)).resolved for _ in range(2))
+    assert not small.judge(ALWAYS_EQUAL, options=replace(known, runs=6)).resolved
 
 
 def test_without_a_gold_patch_an_alarm_counts_and_an_original_that_fails_in_its_twin_does_not() -> None:
@@ -410,7 +410,7 @@ def test_work_that_breaks_only_at_failures_is_refuted(action: str, alone: bool) 
     assert not verdict.timed_out
 
 
-HANGS = "def f(x=None):\n    while True: pass\n"
+HANGS = "import time\n\n\ndef f(x=None):\n    time.sleep(600)\n"
 
 
 @pytest.mark.parametrize("grader", ["tests", "exit_code"])
@@ -456,7 +456,7 @@ def test_no_work_is_judged_on_a_machine_on_which_the_gold_patch_times_out_too(wo
 
 
 CUT_OFF = """
-import os
+import os, time
 SESSION = os.getpid()
 def f(x=None):
     if os.getpid() != SESSION and os.path.exists("slow"):
@@ -465,7 +465,7 @@ def f(x=None):
 """
 
 
-@pytest.mark.parametrize("end", ["os._exit(3)", "while True: pass"], ids=["die", "hang"])
+@pytest.mark.parametrize("end", ["os._exit(3)", "time.sleep(600)"], ids=["die", "hang"])
 @pytest.mark.parametrize(("slow", "runs"), [(1, 2), (2, 4)], ids=["once", "with the gold patch too"])
 def test_right_work_whose_twins_were_cut_off_gets_its_reward(end: str, slow: int, runs: int) -> None:
     small = Starved(
@@ -503,13 +503,13 @@ class Staged(Small):
 
 
 DIES_AND_HANGS = """
-import os
+import os, time
 SESSION = os.getpid()
 def f(x=None):
     if os.getpid() != SESSION and os.path.exists("die"):
         os._exit(3)
     while os.path.exists("hang"):
-        pass
+        time.sleep(0.1)
     return x + 1
 """
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from swe_gym.grading import grade
 from swe_gym.grading.patch import take_patch
@@ -20,8 +21,17 @@ AGAINST_RUNS = (
     *("one-call", "signed-report"),
 )
 
+BELOW = "cd tests && PYTHONPATH=.. python -m pytest -rA ."
 CHOSEN = [cheat for cheat in CHEATS if cheat.name in AGAINST_RUNS]
 HONEST_WORK = [cheat for cheat in HONEST if cheat.name in ("gold", "own-tests", "own-configuration")]
+
+
+def played(always: set[str]) -> list[ParameterSet]:
+    """These cheats and honest work; the other cheats, which the grader "tests" meets at each run, are thorough."""
+    return [
+        pytest.param(cheat, id=cheat.name, marks=() if cheat.resolved or cheat.name in always else pytest.mark.thorough)
+        for cheat in (*CHOSEN, *HONEST_WORK)
+    ]
 
 
 def evaluated(task: Task, command: str) -> Task:
@@ -31,14 +41,14 @@ def evaluated(task: Task, command: str) -> Task:
     return task.model_copy(update={"oracle": oracle})
 
 
-@pytest.mark.parametrize("cheat", [*CHOSEN, *HONEST_WORK], ids=lambda cheat: cheat.name)
+@pytest.mark.parametrize("cheat", played({"conftest", "hard-exit", "forged-report", "reads-tests", "one-call"}))
 def test_scripts_that_call_pytest(cheat: Cheat, words_task: Task, open_box: Callable[[Task], Sandbox]) -> None:
     result = play_cheat(cheat, evaluated(words_task, "python -m pytest -rA tests"), open_box)
     assert result.verdict.resolved is cheat.resolved, (result.verdict, result.verdict.log)
     assert result.verdict.judge == "reporter"
 
 
-@pytest.mark.parametrize("cheat", [*CHOSEN, *HONEST_WORK], ids=lambda cheat: cheat.name)
+@pytest.mark.parametrize("cheat", played({"nothing", "skip", "exit-later", "printed-passes", "signed-report"}))
 def test_scripts_that_are_read_from_the_log(
     cheat: Cheat, words_task: Task, open_box: Callable[[Task], Sandbox]
 ) -> None:
@@ -47,31 +57,44 @@ def test_scripts_that_are_read_from_the_log(
     assert result.verdict.judge == "log"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("nothing", "printed-passes", "hard-exit", "exit-later", "patch-pytest"),
-        *("profile", "one-call", "signed-report"),
-    ],
-)
-def test_expected_maps(name: str, words_task: Task, open_box: Callable[[Task], Sandbox]) -> None:
+@pytest.fixture
+def mapped(words_task: Task) -> Task:
+    """The task with a map of what each test must be."""
     tests = ("test_title", "test_titles[a b]", "test_titles[[x]]", "test_titles[\\xe9 \\n.]", "test_lower")
     task = evaluated(words_task, "python -m pytest -rA tests")
     fields = {"grader": "expected", "log_parser": "r2e", "expected": dict.fromkeys(tests, TestStatus.PASSED)}
-    task = task.model_copy(update={"oracle": task.oracle.model_copy(update=fields)})
-    cheat = next(cheat for cheat in CHEATS if cheat.name == name)
-    assert not play_cheat(cheat, task, open_box).verdict.resolved
-    assert play_cheat(HONEST[0], task, open_box).verdict.resolved
+    return task.model_copy(update={"oracle": task.oracle.model_copy(update=fields)})
+
+
+def is_resolved(name: str, task: Task, open_box: Callable[[Task], Sandbox]) -> bool:
+    cheat = next(cheat for cheat in (*CHEATS, *HONEST) if cheat.name == name)
+    return play_cheat(cheat, task, open_box).verdict.resolved
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("printed-passes", "hard-exit", "signed-report"),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("nothing", "exit-later", "patch-pytest")),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("profile", "one-call")),
+    ],
+)
+def test_expected_maps(name: str, mapped: Task, open_box: Callable[[Task], Sandbox]) -> None:
+    assert not is_resolved(name, mapped, open_box)
 
 
 @pytest.mark.parametrize("name", ["runner-shadow", "plugin-shadow", "folder-shadow"])
 def test_modules_in_a_folder_that_the_command_changes_into(
     name: str, words_task: Task, open_box: Callable[[Task], Sandbox]
 ) -> None:
-    task = evaluated(words_task, "cd tests && PYTHONPATH=.. python -m pytest -rA .")
-    cheat = next(cheat for cheat in CHEATS if cheat.name == name)
-    assert not play_cheat(cheat, task, open_box).verdict.resolved
-    assert play_cheat(HONEST[0], task, open_box).verdict.resolved
+    assert not is_resolved(name, evaluated(words_task, BELOW), open_box)
+
+
+def test_honest_work_on_such_tasks_is_resolved(
+    mapped: Task, words_task: Task, open_box: Callable[[Task], Sandbox]
+) -> None:
+    for task in (mapped, evaluated(words_task, BELOW)):
+        assert is_resolved(HONEST[0].name, task, open_box)
 
 
 FORGED = """

@@ -1,6 +1,5 @@
-"""Gold is resolved with the plugins that projects use. `SWE_GYM_TEST_PLUGINS=all` plays the whole table."""
+"""Gold is resolved with the plugins that projects use."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,11 @@ from swe_gym.envs.group import SandboxGroup
 
 pytestmark = pytest.mark.slow
 
-PLAYED = [case for case in CASES if case.in_ci or os.environ.get("SWE_GYM_TEST_PLUGINS") == "all"]
+PLAYED = [pytest.param(case, id=case.name, marks=() if case.always else pytest.mark.thorough) for case in CASES]
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("case", PLAYED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", PLAYED)
 def test_gold_is_resolved_and_empty_is_not(case: PluginCase, tmp_path: Path) -> None:
     task = task_of(case, tmp_path)
     with SandboxGroup(task, "local", {}) as group:

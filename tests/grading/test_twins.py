@@ -11,6 +11,7 @@ from small_tasks import (
     assert_refused,
     assert_resolved,
     f2,
+    in_turn,
     pytest_file,
     three,
     unittest_file,
@@ -195,8 +196,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("action", ENDS.values(), ids=ENDS)
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(("runner", "action"), in_turn(RUNNERS, ENDS))
 def test_work_that_ends_its_twins_earns_nothing(runner: str, action: str) -> None:
     small = three(runner, timeout=12.0)
     verdict = small.judge(IN_TWINS.format(action))
@@ -248,8 +248,7 @@ def doing(action: str, where: str) -> str:
     return f"def f(x=None):\n    {line}    return None\n"
 
 
-@pytest.mark.parametrize("where", ["import", "call"])
-@pytest.mark.parametrize("talk", TALK.values(), ids=TALK)
+@pytest.mark.parametrize(("where", "talk"), in_turn(["import", "call"], TALK))
 def test_work_that_talks_to_the_keeper_earns_nothing(talk: str, where: str) -> None:
     work = EVERYWHERE + doing(talk, where)
     small = three(timeout=12.0)
@@ -280,10 +279,18 @@ def f(x=None):
 )
 
 
+ANSWERS = {
+    "passes": "PASSES",
+    "of the first": "dict(PASSES, played=0)",
+    "of the second": "dict(PASSES, played=1)",
+    "no ends": "{'ends': {}, 'error': ''}",
+    "number": "3",
+}
+
+
 @pytest.mark.parametrize(
-    "answer", ["PASSES", "dict(PASSES, played=0)", "dict(PASSES, played=1)", "{'ends': {}, 'error': ''}", "3"]
+    ("then", "answer"), in_turn(["pass", "os._exit(0)", "os._exit(0) if os.getpid() % 2 else None"], ANSWERS)
 )
-@pytest.mark.parametrize("then", ["pass", "os._exit(0)", "os._exit(0) if os.getpid() % 2 else None"])
 def test_work_that_answers_for_its_twins_earns_nothing(answer: str, then: str) -> None:
     work = ANSWERS_FOR_ITS_TWINS.replace("{passes!r}", repr(PASSES))
     work = work.replace("{answer}", answer).replace("{then}", then)
@@ -302,8 +309,7 @@ OF_THE_KEEPER = {
 }
 
 
-@pytest.mark.parametrize("where", ["import", "call"])
-@pytest.mark.parametrize("action", OF_THE_KEEPER.values(), ids=OF_THE_KEEPER)
+@pytest.mark.parametrize(("where", "action"), in_turn(["import", "call"], OF_THE_KEEPER))
 def test_work_that_acts_on_the_keeper_earns_nothing(action: str, where: str) -> None:
     work = "import os, signal\n" + doing(action, where)
     small = three(timeout=12.0)
