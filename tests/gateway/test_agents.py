@@ -33,6 +33,9 @@ from swe_gym.train.config import EnvConfig, GenerationConfig
 from swe_gym.trajectories.formats.chat import to_sft
 from swe_gym.trajectories.trajectory import Trajectory
 
+ALWAYS = ("claude-code", "codex", "mini", "qwen-code")
+"""Agents that play at each run of the tests where they have a kit: one for each API that agents speak, and mini."""
+
 KITS = cache_folder() / "kits"
 """Kits of this machine. The tests have a cache of their own, and never build any."""
 
@@ -210,7 +213,13 @@ def use_kit() -> Callable[[str], None]:
     return use
 
 
-@pytest.mark.parametrize("agent", sorted(set(AGENTS) - {"aider", "command"}))
+@pytest.mark.parametrize(
+    "agent",
+    [
+        pytest.param(agent, marks=() if agent in ALWAYS else pytest.mark.thorough)
+        for agent in sorted(set(AGENTS) - {"aider", "command"})
+    ],
+)
 def test_unmodified_agents_solve_a_task_without_network(agent: str, use_kit: Callable[[str], None]) -> None:
     use_kit(agent)
     found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
@@ -278,8 +287,8 @@ for line in sys.stdin:
     [
         ("claude-code", "mcp__probe__token"),
         ("codex", "mcp__probe__token"),
-        ("opencode", "probe_token"),
-        ("kilo", "probe_token"),
+        pytest.param("opencode", "probe_token", marks=pytest.mark.thorough),
+        pytest.param("kilo", "probe_token", marks=pytest.mark.thorough),
     ],
 )
 def test_mcp_servers_and_skills_reach_the_model(

@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
@@ -99,8 +100,6 @@ STARTS = {
 }
 """Failures of starts."""
 
-PROMPT_STARTS = {name: case for name, case in STARTS.items() if not case.waits}
-
 
 def of_each_pod(does: Callable[[Any, str], None]) -> Callable[[Any], None]:
     """A fault of all pods while commands run in them."""
@@ -149,13 +148,21 @@ LOSSES = {
 }
 """Failures of running sandboxes."""
 
-PROMPT_LOSSES = {name: case for name, case in LOSSES.items() if not case.waits}
-SILENT_LOSSES = {name: case for name, case in LOSSES.items() if case.waits}
 
+def params(cases: dict[str, Case], *, waits: bool | None = None, of_each: int = 99) -> list[Any]:
+    """Return parameters of a test: all cases, or those that do or do not wait for a deadline. Those that do are slow.
 
-def params(cases: dict[str, Case]) -> list[Any]:
-    """Return parameters of a test. Those that wait for a deadline are slow."""
-    return [pytest.param(case, id=name, marks=pytest.mark.slow if case.waits else ()) for name, case in cases.items()]
+    All but the first of each backend, and of those that wait, are for a thorough run, if the test says so.
+    """
+    seen: Counter[tuple[str, bool]] = Counter()
+    found = []
+    for name, case in cases.items():
+        seen[case.backend, case.waits] += 1
+        marks = [pytest.mark.slow] * case.waits
+        marks += [pytest.mark.thorough] * (seen[case.backend, case.waits] > of_each)
+        if waits in (None, case.waits):
+            found.append(pytest.param(case, id=name, marks=marks))
+    return found
 
 
 @pytest.fixture
@@ -228,7 +235,7 @@ def test_a_failed_start_of_an_episode(case: Case, failing: Failing, make: Callab
     eventually(lambda: failing.left() == [], 20, "no sandbox is left")
 
 
-@pytest.mark.parametrize("case", PROMPT_STARTS.values(), ids=PROMPT_STARTS)
+@pytest.mark.parametrize("case", params(STARTS, waits=False, of_each=1))
 def test_a_failed_start_of_the_judge(case: Case, failing: Failing, env: Env) -> None:
     case.fail(failing.tool)
     started = time.monotonic()
@@ -237,7 +244,7 @@ def test_a_failed_start_of_the_judge(case: Case, failing: Failing, env: Env) -> 
     eventually(lambda: failing.left() == [], 20, "no sandbox is left")
 
 
-@pytest.mark.parametrize("case", PROMPT_LOSSES.values(), ids=PROMPT_LOSSES)
+@pytest.mark.parametrize("case", params(LOSSES, waits=False))
 def test_a_loss_during_a_command(case: Case, failing: Failing, env: Env) -> None:
     if failing.name == "kubernetes":
         failing.tool.freeze_pods()
@@ -250,8 +257,7 @@ def test_a_loss_during_a_command(case: Case, failing: Failing, env: Env) -> None
     assert_no_reward(step, case, "SandboxLost")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", SILENT_LOSSES.values(), ids=SILENT_LOSSES)
+@pytest.mark.parametrize("case", params(LOSSES, waits=True))
 def test_a_sandbox_that_falls_silent(case: Case, failing: Failing, env: Env) -> None:
     case.fail(failing.tool)
     started = time.monotonic()
@@ -259,7 +265,7 @@ def test_a_sandbox_that_falls_silent(case: Case, failing: Failing, env: Env) -> 
     assert in_time(started, 20)
 
 
-@pytest.mark.parametrize("case", PROMPT_LOSSES.values(), ids=PROMPT_LOSSES)
+@pytest.mark.parametrize("case", params(LOSSES, waits=False, of_each=1))
 def test_a_loss_before_the_patch_is_taken(case: Case, failing: Failing, env: Env) -> None:
     case.fail(failing.tool)
     started = time.monotonic()
@@ -267,7 +273,7 @@ def test_a_loss_before_the_patch_is_taken(case: Case, failing: Failing, env: Env
     assert in_time(started, 20)
 
 
-@pytest.mark.parametrize("case", params(LOSSES))
+@pytest.mark.parametrize("case", params(LOSSES, of_each=1))
 def test_a_loss_before_the_hidden_tests(case: Case, failing: Failing, env: Env) -> None:
     BEFORE_THE_TESTS.append(lambda: case.fail(failing.tool))
     started = time.monotonic()

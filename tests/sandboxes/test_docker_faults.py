@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from servers.docker_proxy import DockerProxy, Fault
 
 from swe_gym.envs.swe_env import SweEnv
@@ -103,10 +104,23 @@ FAULTS = [
     (Fault(*START, "error"), "setup", True),
 ]
 
+LIKE_ANOTHER = {(IMAGE, "stall"), (IMAGE, "cut_reply"), (CREATE, "cut"), (CREATE, "stall_reply"), (ATTACH, "stall")}
+LIKE_ANOTHER |= {(ATTACH, "cut_reply"), (START, "cut"), (START, "stall_reply"), (START, "error")}
+"""Faults that another request or another moment of the same request shows too. They are for a thorough run."""
 
-@pytest.mark.parametrize(
-    ("fault", "reason", "retryable"), FAULTS, ids=[f"{f.path}-{f.does}-{f.status}" for f, *_ in FAULTS]
-)
+
+def faults() -> list[ParameterSet]:
+    return [
+        pytest.param(
+            *row,
+            id=f"{row[0].path}-{row[0].does}-{row[0].status}",
+            marks=pytest.mark.thorough if ((row[0].method, row[0].path), row[0].does) in LIKE_ANOTHER else (),
+        )
+        for row in FAULTS
+    ]
+
+
+@pytest.mark.parametrize(("fault", "reason", "retryable"), faults())
 def test_a_fault_at_the_start_is_a_typed_error_in_time(
     fault: Fault, reason: str, retryable: bool, sandbox: Callable[..., Sandbox], ours: Callable[[], list[str]]
 ) -> None:
