@@ -80,7 +80,7 @@ def generated(
     **settings: Any,
 ) -> dict[str, Any]:
     """Play groups of episodes, whose rows have these columns."""
-    workers = SimpleNamespace(max_env_workers=4)
+    workers = SimpleNamespace(max_env_workers=GROUP)
     generator = SweGenerator(config(**settings), workers, client, Tokens("forgetful"), model, env_args=env_args)
     batch = {
         "prompts": [PROMPT] * EPISODES,
