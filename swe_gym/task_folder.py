@@ -51,6 +51,16 @@ class TaskFolder:
         except UnicodeDecodeError:
             raise TaskError(f"{file}: not UTF-8 text") from None
 
+    def services(self, name: str) -> str:
+        """Return the names of the services of a Docker Compose file, for a message.
+
+        Raises:
+            TaskError: As `text`.
+        """
+        block = re.search(r"^services:[^\n]*\n((?:[ \t#][^\n]*(?:\n|\Z)|\n)*)", self.text(name), re.MULTILINE)
+        found = re.findall(r"^( +)[\"']?([\w.-]+)[\"']?:", block[1] if block else "", re.MULTILINE)
+        return ", ".join(service for indent, service in found if indent == found[0][0])
+
     def tree(self, name: str) -> dict[str, FileContent]:
         """Return all files below a subfolder: path relative to it -> content. A missing subfolder has none.
 

@@ -266,8 +266,14 @@ SHAPES = {
         {"tests/test.sh": script(f"{TO_REWARD.format('grep -q new x.txt')}\nexit 1")}
     ),
     "allow-list": Shape(
-        {"task.toml": TOML.replace("'no-network'", "'allowlist'").replace('"no-network"', '"allowlist"')},
-        refused="environment.network_mode = 'allowlist'",
+        {
+            "task.toml": TOML.replace("no-network", "allowlist") + "allowed_hosts = ['a.invalid']\n",
+            **judge(NEW + ' && [ -n "$https_proxy" ] && [ $(sed 1,2d /proc/net/dev | wc -l) = 1 ]'),
+        }
+    ),
+    "addresses in an allow-list": Shape(
+        {"task.toml": TOML.replace("no-network", "allowlist") + "allowed_hosts = ['10.0.0.0/8']\n"},
+        refused="environment.allowed_hosts.0 = '10.0.0.0/8'",
     ),
     "MCP servers": Shape(
         {"task.toml": TOML + "[[environment.mcp_servers]]\nname = 'm'\ntransport = 'stdio'\ncommand = 'true'\n"},

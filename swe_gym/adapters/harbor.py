@@ -128,7 +128,10 @@ class SweGymEnvironment(BaseEnvironment):
         folder = TaskFolder(self.environment_dir.parent)
         name = f"{self.environment_dir.name}/docker-compose.yaml"
         if folder.has(name):
-            raise Unsupported(f"{folder.path}: {name}: services are not supported. Use Harbor's environment docker")
+            raise Unsupported(
+                f"{folder.path}: {name}: services of Docker Compose ({folder.services(name) or 'none'}) are not "
+                "supported. Use Harbor's environment docker"
+            )
         if folder.has(self.environment_dir.name):
             folder.digest(self.environment_dir.name)  # refuses links out of the folder
 

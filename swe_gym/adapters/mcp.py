@@ -1,4 +1,4 @@
-"""An environment as a server of the Model Context Protocol, over standard input and output.
+"""An environment as a server of the Model Context Protocol, over standard input and output or streamable HTTP.
 
 The calls of the client are the actions of one episode, which the rollout engine plays into a run folder. The server
 runs in a thread of its own, the engine in the caller's: a SIGTERM closes every sandbox.
@@ -12,7 +12,7 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from importlib.metadata import version
 from pathlib import Path
@@ -32,8 +32,12 @@ from ..types import ToolCall, ToolSpec
 try:
     import anyio
     import mcp_types as protocol
+    import uvicorn
     from mcp.server.lowlevel import Server
     from mcp.server.stdio import stdio_server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from starlette.requests import HTTPConnection
+    from starlette.responses import PlainTextResponse
 except ImportError as error:
     raise MissingDependency("the MCP server needs the MCP SDK: pip install 'swe-gym[mcp]'") from error
 
@@ -59,6 +63,11 @@ PROGRESS_SECONDS = 5.0
 
 END_SECONDS = 20.0
 """Seconds for an interrupted command, or the server itself, to end."""
+
+PATH = "/mcp"
+
+CLOSE_SECONDS = 5
+"""Seconds in which clients of an HTTP server must take their answers once the task is over."""
 
 BLOCK = 1 << 16
 
@@ -283,18 +292,22 @@ class _StandardInput:
             self._ours.shutdown(socket.SHUT_WR)
 
 
-async def _serve(player: ClientPlayer, tools: list[ToolSpec], given: _StandardInput) -> None:
-    """Answer a client until it leaves."""
+def _make_server(player: ClientPlayer, tools: list[ToolSpec]) -> Any:
     handlers = _Handlers(player, tools)
     ending = next((spec.name for spec in tools if spec.name in ENDING), ENDING[0])
+    return Server(
+        "swe-gym",
+        version=version("swe-gym"),
+        instructions=INSTRUCTIONS.format(ending=ending),
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+    )
+
+
+async def _serve(player: ClientPlayer, tools: list[ToolSpec], given: _StandardInput) -> None:
+    """Answer a client until it leaves."""
     try:
-        server: Any = Server(
-            "swe-gym",
-            version=version("swe-gym"),
-            instructions=INSTRUCTIONS.format(ending=ending),
-            on_list_tools=handlers.list_tools,
-            on_call_tool=handlers.call_tool,
-        )
+        server = _make_server(player, tools)
         async with stdio_server(stdin=given.file) as (read, write):
             await server.run(read, write, server.create_initialization_options())
     finally:
@@ -302,26 +315,87 @@ async def _serve(player: ClientPlayer, tools: list[ToolSpec], given: _StandardIn
 
 
 @contextlib.contextmanager
-def _serving(player: ClientPlayer, tools: list[ToolSpec]) -> Iterator["Future[None]"]:
-    """Serve a client in a thread. After the block, the thread has ended."""
+def _serving(player: ClientPlayer, tools: list[ToolSpec]) -> Iterator[Callable[[], object]]:
+    """Serve a client in a thread, and yield what waits until it has left. After the block, the thread has ended."""
     given = _StandardInput()
     serving = in_thread(lambda: asyncio.run(_serve(player, tools, given)), "MCP server")
     try:
-        yield serving
+        yield serving.result
     finally:
         given.end()
         with contextlib.suppress(Exception):  # of a client that is gone; the block's own error counts
             serving.result(END_SECONDS)
 
 
-def serve_mcp(plan: Plan, folder: Path) -> None:
-    """Offer an episode over standard input and output, and return when the client has left.
+class HttpPlace:
+    """A port of this machine's loopback, on which an episode is offered over streamable HTTP.
 
-    Nothing starts before the client calls `start_task`. The client may leave at any moment: sandboxes are closed.
+    Args:
+        port: Port; 0 picks a free one.
+        token: Token that clients send as `Authorization: Bearer TOKEN`.
+
+    Attributes:
+        url: Address for clients.
+
+    Raises:
+        UsageError: The port is in use, or the token is invalid.
+    """
+
+    def __init__(self, port: int, token: str) -> None:
+        from .server import AccessRules, listen  # which stdio does not need
+
+        self._access = AccessRules(token, ())
+        self._socket = listen("127.0.0.1", port)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}{PATH}"
+
+    @contextlib.contextmanager
+    def serving(self, player: ClientPlayer, tools: list[ToolSpec]) -> Iterator[Callable[[], object]]:
+        """Serve clients in a thread. No client is waited for: a session ends with the task."""
+        sessions = StreamableHTTPSessionManager(_make_server(player, tools))
+        server = uvicorn.Server(self._config(sessions))
+
+        async def run() -> None:
+            async with sessions.run():
+                await server.serve(sockets=[self._socket])
+
+        running = in_thread(lambda: asyncio.run(run()), "MCP server")
+        running.add_done_callback(lambda _: player.leave())
+        try:
+            yield lambda: None
+        finally:
+            server.should_exit = True
+            with contextlib.suppress(Exception):  # the block's own error counts
+                running.result(END_SECONDS)
+
+    def _config(self, sessions: StreamableHTTPSessionManager) -> Any:
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            known = scope["path"] == PATH
+            status, reason = self._access.refusal(HTTPConnection(scope)) if known else (404, f"only {PATH} is served")
+            answering = PlainTextResponse(f"{reason}\n", status) if status else sessions.handle_request
+            await answering(scope, receive, send)
+
+        return uvicorn.Config(
+            answer,
+            log_config=None,
+            log_level=logging.CRITICAL,  # it reports each refused client as an error
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+        )
+
+
+def serve_mcp(plan: Plan, folder: Path, place: HttpPlace | None = None) -> None:
+    """Offer an episode, and return when it is over. Over standard input and output, return when the client has left.
+
+    Nothing starts before the client calls `start_task`. The client may leave at any moment: sandboxes are closed. A
+    client of HTTP has left once it calls no tool for the `time_limit` of the episode.
 
     Args:
         plan: A plan of one episode.
         folder: The run folder.
+        place: Where it is offered over HTTP. None offers it over standard input and output.
 
     Raises:
         UsageError: The plan is invalid, or a tool has the name of the server's own.
@@ -332,7 +406,7 @@ def serve_mcp(plan: Plan, folder: Path) -> None:
         tools = list(env.tools)
     if any(tool.name == START.name for tool in tools):
         raise UsageError(f"the tool {START.name!r} is the server's own: rename the environment's tool of this name")
-    with _serving(player, tools) as serving:
+    with place.serving(player, tools) if place else _serving(player, tools) as wait_for_client:
         try:
             if player.wait():
                 sys.stderr.write(f"run folder: {folder.absolute()}\n")
@@ -340,4 +414,4 @@ def serve_mcp(plan: Plan, folder: Path) -> None:
                 rollout(plan, folder, options, policies=player)
         finally:
             player.finish()
-        serving.result()  # the client reads the answers, and leaves
+        wait_for_client()  # it reads the answers, and leaves

@@ -35,6 +35,10 @@ from .options import (
     tools_of,
 )
 
+Token = Annotated[
+    str | None, typer.Option(envvar="SWE_GYM_TOKEN", help="Token of the clients (default: a random one).")
+]
+
 
 def serve(
     env_id: Annotated[str, typer.Argument(metavar="ID", help="Environment id, for example SWE/Toy-v0.")],
@@ -44,9 +48,7 @@ def serve(
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every address.")] = "127.0.0.1",
-    token: Annotated[
-        str | None, typer.Option(envvar="SWE_GYM_TOKEN", help="Token of the clients (default: a random one).")
-    ] = None,
+    token: Token = None,
     no_token: Annotated[bool, typer.Option("--no-token", help="Accept every client, on this machine only.")] = False,
     sessions: Annotated[int, typer.Option(min=1, help="Maximum number of sessions, one sandbox each.")] = 64,
     idle: Annotated[float, typer.Option(min=1, help="Seconds without a message that end a session.")] = 600.0,
@@ -149,13 +151,19 @@ def mcp(
     max_turns: MaxTurns = None,
     seed: Annotated[int | None, SEED] = None,
     output: RunsFolder = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Offer it over streamable HTTP on this port; 0 picks a free one."),
+    ] = None,
+    token: Token = None,
 ) -> None:
-    """Offer one task to an MCP client, over standard input and output.
+    """Offer one task to an MCP client, over standard input and output, or over HTTP on this machine.
 
     The client starts this command, calls `start_task` for the problem statement, and uses the tools of the environment.
-    `submit` ends the episode. Each server plays one episode and records it in a run folder of its own.
+    `submit` ends the episode. Each server plays one episode and records it in a run folder of its own. With --port, you
+    start the command; address and token are printed.
     """
-    from ..adapters import serve_mcp  # an extra, which help does not need
+    from ..adapters import HttpPlace, serve_mcp  # an extra, which help does not need
 
     if task_id and "=" in task_id:
         options = [task_id, *(options or [])]
@@ -172,7 +180,13 @@ def mcp(
     load_source(name, **source_options).get(chosen)
     plan = Plan(source=name, source_options=source_options, tasks=(chosen,), env=env, policy="mcp", seed=seed or 0)
     run = f"mcp-{chosen.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    serve_mcp(plan, Path(output or "runs").expanduser() / run)
+    place = None
+    if port is not None:
+        token = token or secrets.token_urlsafe(24)
+        place = HttpPlace(port, token)
+        open_console().print(f"{place.url}\ntoken: {token}")
+        sys.stdout.flush()
+    serve_mcp(plan, Path(output or "runs").expanduser() / run, place)
 
 
 def _choose(source: str, options: JsonObject, seed: int | None) -> str:

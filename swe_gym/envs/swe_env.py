@@ -211,6 +211,7 @@ class SweEnv(ToolEnv):
         self._source = source
         self._records: dict[str, TaskRecord] | None = None
         self._doubted: set[str] = set()
+        self._hurried: set[str] = set()
         self._group: SandboxGroup | None = None
         self._episode: EpisodeState | None = None
         self._finalizer: weakref.finalize[..., object] | None = None
@@ -552,7 +553,14 @@ class SweEnv(ToolEnv):
         self._wanted = None
 
     def _warn_of(self, task: Task) -> None:
-        """Warn once about a task that is not valid in the record file."""
+        """Warn once about a task whose own time the episode cuts, or that is not valid in the record file."""
+        limits = [step.time_limit for step in steps_of(task) if step.time_limit]
+        if sum(limits) > self._config["time_limit"] and task.task_id not in self._hurried:
+            self._hurried.add(task.task_id)
+            gymnasium.logger.warn(
+                f"task {task.task_id} gives a policy {sum(limits):g} s, and the environment's time_limit ends the "
+                f"episode after {self._config['time_limit']:g} s: pass time_limit={sum(limits):g}"
+            )
         if self._config["record"] is None or task.task_id in self._doubted:
             return
         if self._records is None:

@@ -12,6 +12,7 @@ import gymnasium
 
 from ..envs import shared_source
 from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
+from ..grading.in_place import judging_seconds
 from ..sandboxes import WarmPool
 from ..trajectories import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..trajectories.run_folder import EpisodeKey
@@ -316,6 +317,7 @@ class Try(EpisodeJob[EpisodeKey]):
         losses: As in `EpisodeJob`.
         warm: As in `EpisodeJob`.
         hosted: Whether the factory must stay in this process.
+        extends: Whether the time that the task's setup and judging may take extends the pool's `wall_clock`.
 
     Attributes:
         used: Usage of the complete turns. May be read from any thread.
@@ -333,6 +335,7 @@ class Try(EpisodeJob[EpisodeKey]):
         warm: WarmPool | None = None,
         *,
         hosted: bool = False,
+        extends: bool = False,
     ) -> None:
         seed = plan.episode_seed(key)
         env = plan.make_env()
@@ -355,6 +358,7 @@ class Try(EpisodeJob[EpisodeKey]):
         self._start_file = start_file
         self._file: TurnFile | None = None
         self._is_hosted = hosted
+        self._extends = extends
         self._beginning: Trajectory | None = None  # of a try that runs on a node
         self._turns: list[Turn] = []
         self.used = Usage()
@@ -363,6 +367,17 @@ class Try(EpisodeJob[EpisodeKey]):
     def name(self) -> str:
         """Task, attempt and try."""
         return f"{self.key.task_id}/{self.key.attempt}/{self.number}"
+
+    def more_seconds(self) -> float:
+        """Return the seconds that the task's setup and judging may take."""
+        return self._judging if self._extends else 0.0
+
+    @functools.cached_property
+    def _judging(self) -> float:
+        try:
+            return judging_seconds(self._env.unwrapped.source.get(self.key.task_id))
+        except (TaskError, UsageError, SandboxError):
+            return 0.0
 
     def run(self) -> None:
         """Play the episode, and close its file."""

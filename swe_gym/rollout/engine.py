@@ -56,7 +56,8 @@ class RolloutOptions(Frozen):
         budget: Budget of the whole run: failed tries, running episodes and earlier processes count. `seconds` counts
             for this process only.
         max_failure_rate: Share of the last 50 tries that may fail before the run stops.
-        wall_clock: Seconds before a try is cancelled, grading included. None: the time limit plus half an hour.
+        wall_clock: Seconds before a try is cancelled, grading included. None: the time limit plus half an
+            hour, and what setup and scripts of a task that is judged in place may take.
         grace: Seconds that a cancelled try has to end before its thread is abandoned.
         cancel_last: Share of all episodes that are cancelled once only they remain. 0 waits for all.
         warm: Number of sandboxes that start before a worker is free.
@@ -299,8 +300,9 @@ class _Engine:
 
     def _make_try(self, key: EpisodeKey, number: int) -> Try:
         losses, run = self._losses[key], self._folder.run.experiment
-        start_file, how = self._folder.start, self._how
-        return Try(self._plan, run, key, number, self._factory, start_file, losses, how.warm, hosted=how.hosted)
+        how, extends = self._how, self._options.wall_clock is None
+        args = (self._plan, run, key, number, self._factory, self._folder.start, losses, how.warm)
+        return Try(*args, hosted=how.hosted, extends=extends)
 
     def _guard(self, work: Callable[[], object]) -> None:
         """Do something whose failure ends the run. The error is raised when nothing runs any more."""

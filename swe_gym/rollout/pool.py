@@ -111,6 +111,10 @@ class Job(abc.ABC, Generic[Key]):
     def close(self) -> None:
         """Close the job's sandboxes so that `run` ends soon. Called from another thread; may block."""
 
+    def more_seconds(self) -> float:
+        """Return the seconds that it may take beyond the pool's `wall_clock`. It is asked once these are over."""
+        return 0.0
+
     def work(self) -> Work | None:
         """Return the job as data for a node; None if it can run in this process only."""
         return None
@@ -341,7 +345,7 @@ class EpisodePool(Generic[Key, AnyJob]):
         """Cancel jobs that are past their deadline, and the last stragglers."""
         late = time.monotonic() - self._wall_clock
         for job in self.running:
-            if job.started < late:
+            if job.started < late and job.started < late - job.more_seconds():
                 self._cancel(job, "wall_clock")
         left = len(self.running) + len(self._delayed)
         if not (self._waiting or self._prepared or self.stopping) and 0 < left <= self._stragglers:

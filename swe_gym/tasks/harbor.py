@@ -41,8 +41,8 @@ from .harbor_config import (
 CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 """A line at the start of an instruction that Harbor does not show."""
 
-PLAYED_BY_HARBOR = ("environment/docker-compose.yaml", "trajectory.json")
-"""Files that change what Harbor runs, and that swe_gym cannot honour."""
+COMPOSE, RECORD = "{}/docker-compose.yaml", "trajectory.json"
+NO_SERVICES = "services of Docker Compose ({}) are not supported. Play this task with Harbor"
 
 APPLY = "#!/bin/sh\ngit apply /solution/patch.diff || patch -p1 < /solution/patch.diff\n"
 """The script of a solution that is only a `patch.diff`."""
@@ -89,11 +89,7 @@ class HarborSource(ListedSource[Path]):
         folder = TaskFolder(item)
         place = str(item / "task.toml")
         config = read_config(folder.text("task.toml"), place)
-        services = ("tests/docker-compose.yaml",) if config.verifier.separate else ()
-        of_steps = [f"steps/{step.name}/trajectory.json" for step in config.steps]
-        for name in (*PLAYED_BY_HARBOR, *services, *of_steps):
-            if folder.has(name):
-                raise TaskError(f"{item}: {name}: not supported. Play this task with Harbor")
+        _refuse_files(config, folder)
         dockerfile = Dockerfile(folder)
         image, build = self._image_of(config, dockerfile, task_id)
         needs = _needs_of(config.environment, config.agent_network, _added_files(config, folder))
@@ -219,6 +215,15 @@ class HarborSource(ListedSource[Path]):
             return self._image.replace("{task_id}", task_id), None
         environment = config.environment
         return dockerfile.choose_image(environment.docker_image, task_id, environment.build_timeout_sec)
+
+
+def _refuse_files(config: HarborConfig, folder: TaskFolder) -> None:
+    """Refuse files that change what Harbor runs, and that swe_gym cannot honour."""
+    composed = [COMPOSE.format("environment"), *([COMPOSE.format("tests")] if config.verifier.separate else [])]
+    for name in filter(folder.has, composed):
+        raise TaskError(f"{folder.path}: {name}: {NO_SERVICES.format(folder.services(name) or 'none')}")
+    for name in filter(folder.has, [RECORD, *(f"steps/{step.name}/{RECORD}" for step in config.steps)]):
+        raise TaskError(f"{folder.path}: {name}: not supported. Play this task with Harbor")
 
 
 def _fill_in(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:

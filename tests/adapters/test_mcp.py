@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from swe_gym.adapters.mcp import serve_mcp
 from swe_gym.errors import UsageError
@@ -100,6 +102,65 @@ def test_a_client_plays_a_task(commands: list[str], reward: float, tmp_path: Pat
     assert (found.reward, found.reward_valid, found.outcome) == (reward, True, "submitted")
     assert [turn.tool for turn in found.turns] == ["bash"] * len(commands) + ["submit"]
     assert (found.policy.name, found.policy.options["client"]) == ("mcp", "mcp")
+
+
+@contextlib.asynccontextmanager
+async def connected_by_http(folder: Path, token: str) -> AsyncIterator[tuple[ClientSession, subprocess.Popen[str]]]:
+    words = command(folder, "--port", "0", "--token", "secret")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            async with (
+                httpx2.AsyncClient(headers=headers, timeout=SECONDS) as client,
+                streamable_http_client(url, http_client=client) as (read, write, *_),
+                ClientSession(read, write) as session,
+            ):
+                yield session, server
+        finally:
+            server.terminate()
+
+
+@pytest.mark.parametrize(("commands", "reward"), [(gold(), 1.0), (["true"], 0.0)])
+def test_a_client_plays_a_task_over_http(commands: list[str], reward: float, tmp_path: Path) -> None:
+    async def play() -> int:
+        async with asyncio.timeout(SECONDS), connected_by_http(tmp_path, "secret") as (session, server):
+            await session.initialize()
+            assert "start_task" in {tool.name for tool in (await session.list_tools()).tools}
+            assert "call start_task first" in (await call(session, "bash", command="ls"))[0]
+            await call(session, "start_task")
+            for one in commands:
+                await call(session, "bash", command=one)
+            end, _ = await call(session, "submit")
+            assert "reward" not in end.lower()
+            return await asyncio.to_thread(server.wait, SECONDS)  # it ends with the task, although the client is here
+
+    assert asyncio.run(play()) == 0
+    (found,) = recorded(tmp_path)
+    assert (found.reward, found.reward_valid, found.outcome) == (reward, True, "submitted")
+    assert found.policy.options["client"] == "mcp"
+
+
+def test_a_client_without_the_token_or_a_web_page_is_refused(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        command(tmp_path, "--port", "0", "--token", "secret"), stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            right = {"Authorization": "Bearer secret"}
+            for headers, status in [
+                ({}, 401),
+                ({"Authorization": "Bearer wrong"}, 401),
+                ({**right, "Origin": "http://evil.example"}, 403),
+                ({**right, "Host": "evil.example"}, 403),
+                (right, 400),  # no message of the protocol
+            ]:
+                assert httpx2.post(url, headers=headers, json={}).status_code == status, headers
+        finally:
+            server.terminate()
+        assert server.wait(SECONDS) in (-signal.SIGTERM, 143)
 
 
 def test_mistakes_are_answered_by_name_and_the_episode_continues(tmp_path: Path) -> None:

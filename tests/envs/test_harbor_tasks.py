@@ -11,7 +11,7 @@ from swe_gym.curation.validation import validate
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxStartError, TaskError, Unsupported
 from swe_gym.gateway.agents import check_steps
-from swe_gym.grading.in_place import clear_step, steps_of
+from swe_gym.grading.in_place import clear_step, judging_seconds, steps_of
 from swe_gym.rollout.policies.gold import GoldPolicy
 from swe_gym.sandboxes.local import problem
 from swe_gym.spaces import Info
@@ -357,6 +357,17 @@ def test_a_step_does_not_begin_beyond_the_limits_of_the_episode(
     env.reset()
     _, reward, terminated, truncated, info = env.step(action)
     assert (reward, terminated, truncated, info["limit"]) == (0.25, False, True, limit)
+
+
+def test_a_task_is_not_cut_by_its_own_setup_and_judging_nor_in_silence(make: Callable[..., SweEnv]) -> None:
+    files = steps()
+    files["task.toml"] = f"{files['task.toml']}".replace("[[steps]]", "[agent]\ntimeout_sec = 50.0\n[[steps]]", 1)
+    env = make({"time_limit": 99.0}, **{**files, "steps/second/workdir/setup.sh": script("true")})
+    task = env.source.get(NAME)
+    assert judging_seconds(task) == 2 * (3600 + sum(step.oracle.timeout for step in steps_of(task))) + 2 * 50
+    with pytest.warns(UserWarning, match="gives a policy 100 s, .* pass time_limit=100"):
+        env.reset()
+    env.reset()
 
 
 def test_steps_share_the_time_limit_of_the_episode(make: Callable[..., SweEnv]) -> None:

@@ -76,6 +76,17 @@ def test_a_cancelled_job_that_does_not_end_is_abandoned(settings: dict[str, Any]
     assert (job.abandoned, hands.cancelled, hands.left) == (True, [f"a: {cancelled}"], True)
 
 
+def test_a_job_may_take_more_than_the_wall_clock() -> None:
+    class Patient(Echo):
+        def more_seconds(self) -> float:
+            return 1000.0 if self.key == "a" else 0.0
+
+    hands = ByHand()
+    with EpisodePool(Patient, workers=2, grace=-1.0, wall_clock=-1.0, executor=hands) as pool:
+        assert next(pool.run("ab")).key == "b"
+        assert hands.cancelled == ["b: wall_clock"]
+
+
 def test_leaving_the_block_cancels_what_runs_and_starts_no_more() -> None:
     hands = ByHand(order=["a"])
     with pytest.raises(RuntimeError), EpisodePool(Echo, workers=2, grace=-1.0, executor=hands) as pool:

@@ -321,6 +321,28 @@ def test_files_that_change_what_harbor_runs_are_refused(tmp_path: Path, name: st
         read(tmp_path, **{name: ""})
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (
+            "services:\n  main:\n    image: a\n  db:\n    image: b\n    healthcheck:\n      test: x\nvolumes:\n  v:\n",
+            "main, db",
+        ),
+        (
+            "version: '3'\nservices: # all\n    # first\n    'web':\n        a: 1\n\n    cache-1:\n        image: c\n",
+            "web, cache-1",
+        ),
+        ("services: {main: {}}\n", "none"),
+        ("nothing", "none"),
+    ],
+)
+@pytest.mark.parametrize("folder", ["environment", "tests"])
+def test_services_are_refused_by_their_names(tmp_path: Path, folder: str, text: str, names: str) -> None:
+    name = f"{folder}/docker-compose.yaml"
+    with pytest.raises(TaskError, match=re.escape(f"{name}: services of Docker Compose ({names}) are not supported")):
+        read(tmp_path, SEPARATE, **{name: text})
+
+
 SEPARATE = TOML + "[verifier]\nenvironment_mode = 'separate'\n"
 
 

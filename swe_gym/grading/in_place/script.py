@@ -87,6 +87,20 @@ def begin_verifier(task: Task, sandbox: Sandbox) -> None:
     _prepare(task, sandbox, files, {f"verifier.user = {script.user!r}": script.user})
 
 
+def judging_seconds(task: Task) -> float:
+    """Return the seconds that setup and judging of a task in place may take: a control run may repeat each part."""
+    script = task.oracle.in_place
+    if script is None:
+        return 0.0
+    steps = steps_of(task)
+    checks = filter(None, [script.healthcheck, *(step.healthcheck for step in script.steps)])
+    waits = sum(check.start_period + check.retries * (check.timeout + check.interval) for check in checks)
+    setups = SETUP_SECONDS * sum(bool(step.setup) for step in script.steps)
+    judged = sum(step.oracle.timeout + sum(hook.timeout for hook in _script_of(step).collect) for step in steps)
+    solutions = sum(step.time_limit or step.oracle.timeout for step in steps)
+    return 2 * (waits + setups + judged) + solutions
+
+
 def steps_of(task: Task) -> list[Task]:
     """Return the steps of a task, each as a task of its own; a task without steps is its only one."""
     script = task.oracle.in_place
