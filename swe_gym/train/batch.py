@@ -51,6 +51,7 @@ class Pack:
         labels: The sampled tokens, shape (tokens,).
         temperatures: Their sampling temperatures, shape (tokens,).
         index: Their numbers among the sampled tokens of the batch, shape (tokens,).
+        lengths: Number of tokens of each row.
     """
 
     token_ids: Tensor
@@ -59,10 +60,13 @@ class Pack:
     labels: Tensor
     temperatures: Tensor
     index: Tensor
+    lengths: tuple[int, ...]
 
     def to(self, device: torch.device | str) -> Pack:
         """Copy to a device."""
-        return Pack(*(getattr(self, field.name).to(device) for field in dataclasses.fields(self)))
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return dataclasses.replace(self, **tensors)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,6 +177,7 @@ def _pack(rows: Sequence[TrainRow], starts: Sequence[int]) -> Pack:
         labels=torch.cat([row.token_ids[row.sampled] for row in rows]),
         temperatures=torch.cat([torch.full((int(row.sampled.sum()),), row.temperature) for row in rows]),
         index=torch.cat(index),
+        lengths=tuple(map(len, rows)),
     )
 
 

@@ -68,8 +68,10 @@ class ModelConfig(Frozen):
     Attributes:
         path: Hugging Face id or local folder.
         dtype: Data type of the weights. Only LoRA training allows other types than float32.
-        matmul_precision: Precision of float32 matrix products, as in `torch.set_float32_matmul_precision`. "medium" is
-            bfloat16 on CPUs with AMX, which moves log-probabilities by 0.01 and more.
+        precision: Precision in which the layers compute. With "bfloat16", weights, gradients, optimizer, logits and
+            losses stay float32.
+        matmul_precision: Precision of float32 matrix products, as in `torch.set_float32_matmul_precision`. "high" is
+            TF32 on a GPU. "medium" is bfloat16 on CPUs with AMX, which moves log-probabilities by 0.01 and more.
         device: "cpu", "cuda" or "auto".
         lora_rank: Rank of LoRA adapters. 0 trains all weights.
         value_head: Add a value head, which advantage "gae" needs.
@@ -80,6 +82,7 @@ class ModelConfig(Frozen):
 
     path: str
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     device: str = "auto"
     lora_rank: int = Field(default=0, ge=0)
@@ -92,8 +95,8 @@ class ModelConfig(Frozen):
     def _check_dtype(self) -> Self:
         if self.dtype != "float32" and not self.lora_rank:
             raise ValueError(
-                f"dtype {self.dtype!r} rounds most small optimizer steps to nothing: use float32, or train LoRA "
-                "adapters (model.lora_rank)"
+                f"dtype {self.dtype!r} rounds most small optimizer steps to nothing: use float32 with "
+                "model.precision = 'bfloat16', or train LoRA adapters (model.lora_rank)"
             )
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import random
 import time
@@ -24,6 +25,8 @@ from .ranks import Ranks, on_all_ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 LOSSES = ("loss", "policy_loss", "value_loss")
 """Metrics of what is minimized. All others are averages over tokens."""
@@ -331,6 +334,9 @@ def load_learner(config: TrainConfig, ranks: Ranks) -> Learner:
         UsageError: The trainer does not support the model.
         MissingDependency: transformers, or peft for adapters, is not installed.
     """
+    torch.set_float32_matmul_precision(config.model.matmul_precision)
+    if config.model.matmul_precision != "highest" and torch.cuda.is_available():
+        logger.info("float32 matrix products use TF32: model.matmul_precision = %r", config.model.matmul_precision)
     cpu = torch.device("cpu")
     device = cpu if ranks.size > 1 else None  # sharding moves one layer at a time
     model = load_policy(config.model, device)
@@ -343,7 +349,7 @@ def load_learner(config: TrainConfig, ranks: Ranks) -> Learner:
             copy = load_policy(config.model, ranks.device if _samples_from_device(config.generation) else cpu)
         for one in (model, reference):
             if one is not None:
-                ranks.shard(one, one.layers)
+                ranks.shard(one, one.layers, config.model.precision)
     return Learner(model, config.optim, config.algorithm, reference, ranks, copy)
 
 

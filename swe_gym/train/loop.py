@@ -205,7 +205,6 @@ class Trainer:
     def _load_model(self) -> None:
         config = self.config
         seed_everything(config.run.seed)
-        torch.set_float32_matmul_precision(config.model.matmul_precision)
         self.tokenizer = load_tokenizer(config.model.path)
         self.template = ChatTemplate(self.tokenizer)
         if config.env.agent:

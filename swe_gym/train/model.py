@@ -1,7 +1,7 @@
 """The model: a causal language model of Hugging Face with an optional value head."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import MissingDependency, UsageError
 from ..trajectories import Segment
+from .attention import attend_by_rows, attend_within
 from .batch import Pack, segments_batch
 
 if TYPE_CHECKING:
@@ -40,20 +41,32 @@ class PolicyModel(nn.Module):
 
     To save memory, it computes float32 logits for a chunk of sampled tokens at a time, and again in the backward pass.
 
+    With `precision` "bfloat16" the layers compute in bfloat16 (autocast, arXiv 1710.03740). Weights, their gradients,
+    residuals, logits and all that follows stay float32, so an optimizer step too small for bfloat16 is not lost.
+
     Args:
         lm: A `transformers` model for causal language modelling.
         value_head: Add a linear value head on the last hidden state, initialized to zero.
         detach_value: Stop the gradient of the value loss at the head.
         chunk: Number of sampled tokens per chunk.
+        precision: "float32" or "bfloat16".
     """
 
     def __init__(
-        self, lm: "PreTrainedModel", *, value_head: bool = False, detach_value: bool = False, chunk: int = 1024
+        self,
+        lm: "PreTrainedModel",
+        *,
+        value_head: bool = False,
+        detach_value: bool = False,
+        chunk: int = 1024,
+        precision: str = "float32",
     ) -> None:
         super().__init__()
+        attend_by_rows(lm)
         self.lm = lm
         self.detach_value = detach_value
         self.chunk = chunk
+        self.precision = precision
         self.value = nn.Linear(lm.config.hidden_size, 1) if value_head else None
         if self.value is not None:
             nn.init.zeros_(self.value.weight)
@@ -67,11 +80,13 @@ class PolicyModel(nn.Module):
             entropy_gradient: Whether the entropy needs a gradient.
         """
         decoder = self.lm.get_decoder()
-        hidden = decoder(input_ids=pack.token_ids, position_ids=pack.position_ids, use_cache=False).last_hidden_state
+        ids, positions = pack.token_ids, pack.position_ids
+        with self.autocast(), attend_within(pack.lengths, ids.device):
+            hidden = decoder(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
         states = hidden[0, pack.places]
         logprobs, entropy = [], []
         for part in torch.arange(len(pack.labels), device=states.device).split(self.chunk):
-            arguments = (states[part], self.lm.get_output_embeddings(), pack.labels[part], pack.temperatures[part])
+            arguments = (states[part], self.logits, pack.labels[part], pack.temperatures[part])
             found = checkpoint(_token_logprobs, *arguments, use_reentrant=False)
             logprobs.append(found[0])
             entropy.append(found[1] if entropy_gradient else found[1].detach())
@@ -83,6 +98,20 @@ class PolicyModel(nn.Module):
             empty = states.new_zeros(0, dtype=torch.float32)
             return TokenOutputs(empty, empty, values)
         return TokenOutputs(torch.cat(logprobs), torch.cat(entropy), values)
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which the layers compute."""
+        return self._autocast(enabled=self.precision == "bfloat16")
+
+    def _autocast(self, *, enabled: bool) -> torch.autocast:
+        return torch.autocast(next(self.parameters()).device.type, torch.bfloat16, enabled=enabled)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Return float32 logits of last hidden states, computed in the type of the output layer's weights."""
+        head = self.lm.get_output_embeddings()
+        with self._autocast(enabled=False):
+            logits: Tensor = head(states.to(head.weight.dtype)).float()
+        return logits
 
     @property
     def layers(self) -> Sequence[nn.Module]:
@@ -176,8 +205,10 @@ def _all_sampled(token_ids: list[int]) -> Segment:
     )
 
 
-def _token_logprobs(states: Tensor, head: nn.Module, labels: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-    logits = head(states).float() / temperatures[:, None]
+def _token_logprobs(
+    states: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor, temperatures: Tensor
+) -> tuple[Tensor, Tensor]:
+    logits = head(states) / temperatures[:, None]
     normaliser = logits.logsumexp(-1)
     logprobs = logits.gather(-1, labels[:, None])[:, 0] - normaliser
     entropy = normaliser - ((logits - normaliser[:, None]).exp() * logits).sum(-1)
@@ -193,6 +224,7 @@ def load_model(
     lora_rank: int = 0,
     gradient_checkpointing: bool = False,
     chunk: int = 1024,
+    precision: str = "float32",
 ) -> PolicyModel:
     """Load a model without dropout, so that log-probabilities in training and evaluation mode agree.
 
@@ -204,6 +236,7 @@ def load_model(
         lora_rank: Rank of LoRA adapters in all linear layers. 0 trains all weights.
         gradient_checkpointing: Recompute activations in the backward pass.
         chunk: As in `PolicyModel`.
+        precision: As in `PolicyModel`.
 
     Raises:
         MissingDependency: transformers, or peft for adapters, is not installed.
@@ -219,10 +252,16 @@ def load_model(
         path, config=config, dtype=getattr(torch, dtype), attn_implementation="sdpa"
     )
     if gradient_checkpointing:
-        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        checkpoint_layers(lm)
     if lora_rank:
         lm = _with_adapters(lm, lora_rank)
-    return PolicyModel(lm, value_head=value_head, detach_value=detach_value, chunk=chunk)
+    return PolicyModel(lm, value_head=value_head, detach_value=detach_value, chunk=chunk, precision=precision)
+
+
+def checkpoint_layers(lm: "PreTrainedModel") -> None:
+    """Make each layer keep its input only and compute the rest again in the backward pass."""
+    enable = getattr(lm, "activation_checkpointing_enable", lm.gradient_checkpointing_enable)  # named so from 5.23 on
+    enable({"use_reentrant": False})
 
 
 def _with_adapters(lm: "PreTrainedModel", rank: int) -> "PeftModel":

@@ -100,21 +100,27 @@ class Ranks:
 
     # --- weights ------------------------------------------------------------------------------------------
 
-    def shard(self, model: nn.Module, layers: Sequence[nn.Module]) -> None:
+    def shard(self, model: nn.Module, layers: Sequence[nn.Module], precision: str) -> None:
         """Shard a model over the processes: each layer, and the rest together.
+
+        With `precision` "bfloat16" the layers' weights are gathered in bfloat16 and their gradients summed in float32.
+        Shards stay float32; autocast computes as in one process.
 
         Raises:
             MissingDependency: PyTorch is too old.
         """
         try:
             from torch.distributed.device_mesh import init_device_mesh
-            from torch.distributed.fsdp import fully_shard
+            from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         except ImportError as error:
             raise MissingDependency(f"training in several processes needs torch 2.6 or newer ({error})") from error
         assert self.device is not None
         mesh = init_device_mesh(self.device.type, (self.size,))
-        for part in (*layers, model):
-            fully_shard(part, mesh=mesh, reshard_after_forward=True)
+        half = torch.bfloat16 if precision == "bfloat16" else None
+        policy = MixedPrecisionPolicy(half, torch.float32, cast_forward_inputs=False)
+        for part in layers:
+            fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+        fully_shard(model, mesh=mesh, reshard_after_forward=True)
 
     def whole(self, value: Any) -> Any:
         """Return a sharded tensor as a whole one in the memory of rank 0; None in others. Other values stay."""

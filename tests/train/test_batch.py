@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from swe_gym.errors import UsageError  # noqa: E402  only where torch is there
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402  only where torch is there
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from swe_gym.errors import UsageError  # noqa: E402
+from swe_gym.train.attention import PackedRows, attend_rows  # noqa: E402
 from swe_gym.train.batch import first_fit, make_batch  # noqa: E402
-from swe_gym.train.model import PolicyModel, load_model  # noqa: E402
+from swe_gym.train.model import PolicyModel, checkpoint_layers, load_model  # noqa: E402
 from swe_gym.trajectories.trajectory import Segment, Trajectory  # noqa: E402
 
 
@@ -76,7 +80,7 @@ SMALL = {
         ("Qwen2", {"num_key_value_heads": 2}, True),
         ("Phi", {}, True),  # its output layer has a bias
         ("Granite", {"num_key_value_heads": 2, "logits_scaling": 8.0}, False),
-        ("OPT", {}, False),  # it numbers the positions of all rows in one count
+        ("OPT", {}, True),  # by itself it would attend across rows
     ],
 )
 def test_a_model_that_does_not_support_packing_is_refused(kind: str, more: dict[str, Any], fits: bool) -> None:
@@ -91,6 +95,92 @@ def test_a_model_that_does_not_support_packing_is_refused(kind: str, more: dict[
         return
     with pytest.raises(UsageError, match=f"'{kind.lower()}'"):
         PolicyModel(lm.eval()).check()
+
+
+@pytest.mark.parametrize("window", [0, 1, 3, 100])
+def test_attention_of_a_pack_is_that_of_a_mask_of_its_square(window: int) -> None:
+    """softmax(q k / sqrt(width)) v where q and k are of one row, k not behind q, and within the window."""
+    draw = torch.Generator().manual_seed(0)
+    heads, shared, width, lengths = 4, 2, 8, (7, 1, 12, 3)
+    total = sum(lengths)
+    query = torch.randn(1, heads, total, width, generator=draw, dtype=torch.float64)
+    key, value = torch.randn(2, 1, shared, total, width, generator=draw, dtype=torch.float64)
+    rows = PackedRows(lengths, torch.tensor([0, 7, 8, 20, 23], dtype=torch.int32))
+    found = attend_rows(query, key, value, rows, window=window)
+    row, at = np.repeat(range(4), lengths), np.arange(total)
+    behind = at[:, None] - at
+    seen = (row[:, None] == row) & (behind >= 0) & (behind < (window or total))
+    for head in range(heads):
+        scores = query[0, head].numpy() @ key[0, head // 2].numpy().T / np.sqrt(width)
+        scores = np.exp(np.where(seen, scores, -np.inf))
+        expected = scores / scores.sum(-1, keepdims=True) @ value[0, head // 2].numpy()
+        np.testing.assert_allclose(found[0, :, head].numpy(), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("Qwen2", {"num_key_value_heads": 2}),
+        ("Mistral", {"num_key_value_heads": 2, "sliding_window": 4}),
+        ("GPTNeoX", {}),
+    ],
+)
+def test_a_pack_equals_padded_rows_with_values_and_gradients(kind: str, more: dict[str, Any]) -> None:
+    """Chunks of logits, recomputed activations and rows in one sequence, beside the plain model in float64."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**{**SMALL, "vocab_size": 300}, **more)
+    lm = transformers.AutoModelForCausalLM.from_config(config).double()
+    batch = make_batch(EPISODES)
+    padded = torch.nn.utils.rnn.pad_sequence([row.token_ids for row in batch.rows], batch_first=True)
+    there = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row)) for row in batch.rows], batch_first=True)
+    heats = torch.tensor([row.temperature for row in batch.rows], dtype=torch.float64)[:, None, None]
+    logits = (lm(input_ids=padded, attention_mask=there.long()).logits / heats).log_softmax(-1)
+    plain = torch.cat(
+        [
+            logits[i, at - 1, row.token_ids[at]]
+            for i, row in enumerate(batch.rows)
+            for at in [row.sampled.nonzero()[:, 0]]
+        ]
+    )
+    weights = torch.linspace(-1, 1, batch.tokens)
+    (weights * plain).sum().backward()
+    expected = {name: weight.grad.clone() for name, weight in lm.named_parameters()}
+    lm.zero_grad()
+
+    checkpoint_layers(lm)
+    (pack,) = batch.packs(10_000)
+    found = PolicyModel(lm, chunk=4).train()(pack).logprobs
+    np.testing.assert_allclose(found.detach().numpy(), plain.detach().numpy()[pack.index], atol=1e-5)
+    (weights[pack.index] * found).sum().backward()
+    for name, weight in lm.named_parameters():
+        np.testing.assert_allclose(weight.grad.numpy(), expected[name].numpy(), atol=1e-5, err_msg=name)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Keeps the number of values of the largest tensor that was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        made = operation(*arguments, **(options or {}))
+        self.values = max([self.values, *(one.numel() for one in tree_leaves(made) if torch.is_tensor(one))])
+        return made
+
+
+def test_no_tensor_grows_with_the_square_of_the_pack_or_with_the_vocabulary(tiny_lm: Any) -> None:
+    model = PolicyModel(tiny_lm, chunk=16).train()
+    widest = max(tiny_lm.config.intermediate_size, 2 * tiny_lm.config.hidden_size)
+    for copies in (4, 16):
+        (pack,) = make_batch(EPISODES * copies).packs(10_000)
+        tokens = sum(pack.lengths)
+        with LargestTensor() as largest:
+            model(pack).logprobs.sum().backward()
+        weights = max(weight.numel() for weight in tiny_lm.parameters())
+        assert largest.values <= max(weights, tokens * widest), copies
+    assert tokens * widest < min(tokens**2, pack.labels.numel() * len(tiny_lm.lm_head.weight))
 
 
 def outputs(model: PolicyModel, most: int) -> dict[str, Any]:

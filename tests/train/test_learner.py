@@ -1,5 +1,7 @@
 """The steps of an update and the numbers that they log."""
 
+import copy
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -9,15 +11,18 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from test_batch import EPISODES, episode, segment  # noqa: E402  only where torch is there
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from swe_gym.train.batch import make_batch  # noqa: E402
 from swe_gym.train.checkpoint import RunState  # noqa: E402
 from swe_gym.train.collect import PlayedBatch  # noqa: E402
-from swe_gym.train.config import AlgorithmConfig, OptimConfig, make_config  # noqa: E402
+from swe_gym.train.config import AlgorithmConfig, GenerationConfig, OptimConfig, make_config  # noqa: E402
+from swe_gym.train.generators.hf import HfGenerator  # noqa: E402
 from swe_gym.train.learner import Learner, OldLogprobs, Targets  # noqa: E402
 from swe_gym.train.loop import make_update  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
 from swe_gym.train.objective import token_weights  # noqa: E402
+from swe_gym.trajectories import Segment  # noqa: E402
 
 BATCH = make_batch(EPISODES)
 TARGETS = Targets(torch.linspace(-1, 1, BATCH.tokens))
@@ -229,3 +234,73 @@ def test_groups_of_equal_rewards_are_kept_or_dropped(tiny_lm: Any, choice: str, 
     config = make_config({**sections, "algorithm": algorithm})
     facts = make_update(played, learner(tiny_lm, **algorithm), config, RunState(1))
     assert (facts["trained"], facts["frac_nonzero_variance"]) == (trained, 0.5)
+
+
+class ProductTypes(TorchDispatchMode):
+    """Counts matrix products by the type in which they are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[Any] = Counter()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        made = operation(*arguments, **(options or {}))
+        if operation.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
+            self.counts[made.dtype] += 1
+        return made
+
+
+def test_with_bfloat16_the_layers_compute_in_it_and_everything_that_lasts_is_float32(tiny_lm: Any) -> None:
+    (pack,) = BATCH.packs(100)
+    model = PolicyModel(tiny_lm, value_head=True, precision="bfloat16")
+    with ProductTypes() as products:
+        out = model(pack)
+    assert products.counts == {torch.bfloat16: 7 * 2, torch.float32: 2}  # seven products a layer; logits and values
+    assert out.logprobs.dtype == out.entropy.dtype == out.values.dtype == torch.float32
+    (out.logprobs.sum() + out.values.sum()).backward()
+    assert all(weight.dtype == weight.grad.dtype == torch.float32 for weight in model.parameters())
+
+
+def test_a_step_too_small_for_bfloat16_arrives(tiny_lm: Any) -> None:
+    """AdamW's first step moves every weight by its learning rate."""
+    trained = Learner(PolicyModel(tiny_lm, precision="bfloat16"), OptimConfig(lr=1e-6), AlgorithmConfig())
+    weight = tiny_lm.model.layers[0].mlp.up_proj.weight
+    before = weight.detach().clone()
+    trained.learn(BATCH, trained.compute_logprobs(BATCH), TARGETS, torch.Generator())
+    moved = (weight.detach() - before).abs()
+    assert float(moved.median()) == pytest.approx(1e-6, rel=0.1)
+    assert (weight.bfloat16() == before.bfloat16()).float().mean() > 0.9
+
+
+def test_bfloat16_learns_as_float32_does(tiny_lm: Any) -> None:
+    curves = {}
+    for precision in ("float32", "bfloat16"):
+        model = PolicyModel(copy.deepcopy(tiny_lm), precision=precision)
+        trained = Learner(model, OptimConfig(lr=1e-3), AlgorithmConfig())
+        curves[precision] = [trained.imitate(BATCH)["loss"] for _ in range(20)]
+    assert curves["float32"][-1] < curves["float32"][0] - 1
+    np.testing.assert_allclose(curves["bfloat16"], curves["float32"], rtol=0.03)
+
+
+def test_the_generator_in_this_process_samples_in_the_models_precision(tiny_lm: Any, tokenizer: Any) -> None:
+    with torch.no_grad():
+        for weight in tiny_lm.parameters():
+            weight.mul_(4)  # where precision shows
+    gaps = {}
+    for sampled in ("bfloat16", "float32"):
+        model = PolicyModel(tiny_lm, precision=sampled)
+        generator = HfGenerator(GenerationConfig(backend="hf"), model, tokenizer)
+        prompt = list(range(10, 30))
+        answer = generator.generate(prompt, max_tokens=40, temperature=1.0, seed=1)
+        model.precision = "bfloat16"
+        count = len(answer.token_ids)
+        one = Segment(
+            token_ids=(*prompt, *answer.token_ids),
+            loss_mask=(*[0] * 20, *[1] * count),
+            logprobs=(*[0.0] * 20, *answer.logprobs),
+            versions=(*[-1] * 20, *[0] * count),
+        )
+        batch = make_batch([episode(one)])
+        trained = Learner(model, OptimConfig(), AlgorithmConfig()).compute_logprobs(batch)
+        gaps[sampled] = float((trained.logprobs - batch.sampler).abs().mean())
+    assert gaps["bfloat16"] < gaps["float32"] / 2

@@ -23,7 +23,8 @@ CACHE = ("cache", "past_key_values")
 class HfGenerator:
     """Samples with `transformers`, one answer at a time.
 
-    An answer depends on its prompt and seed only, so runs are reproducible bit by bit. Log-probabilities are float32.
+    An answer depends on its prompt and seed only, so runs are reproducible bit by bit. The layers compute in the
+    model's precision, log-probabilities are float32.
 
     Args:
         config: The generation settings; there are no options.
@@ -43,7 +44,7 @@ class HfGenerator:
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
         """See `Generator`. Concurrent calls wait."""
         draw = torch.Generator().manual_seed(0 if seed is None else seed)
-        with self._turn, torch.inference_mode():
+        with self._turn, torch.inference_mode(), self._model.autocast():
             was_training = self._model.training
             self._model.eval()
             try:
@@ -53,6 +54,7 @@ class HfGenerator:
 
     def _sample(self, prompt: list[int], max_tokens: int, temperature: float, draw: torch.Generator) -> Completion:
         device = next(self._model.parameters()).device
+        decoder = self._model.lm.get_decoder()
         ids: list[int] = []
         logprobs: list[float] = []
         step = torch.tensor([prompt], device=device)
@@ -60,10 +62,10 @@ class HfGenerator:
         while len(ids) < max_tokens:
             if self._closed:
                 raise PolicyError("the generator was closed", reason="closed")
-            out = self._model.lm(input_ids=step, use_cache=True, logits_to_keep=1, **cache)
+            out = decoder(input_ids=step, use_cache=True, **cache)
             name = next(name for name in CACHE if name in out)
             cache = {name: out[name]}
-            logits = out.logits[0, -1].float().cpu()
+            logits = self._model.logits(out.last_hidden_state[0, -1]).cpu()
             distribution = (logits / (temperature or 1.0)).log_softmax(-1)
             token = _draw(distribution, temperature, draw)
             ids.append(token)
