@@ -16,7 +16,7 @@ from .batch import Pack, segments_batch
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_PACKING_GAP = 0.1
 """Largest mean difference of log-probabilities between a packed row and a single one."""
@@ -79,11 +79,7 @@ class PolicyModel(nn.Module):
             pack: The microbatch, on the model's device.
             entropy_gradient: Whether the entropy needs a gradient.
         """
-        decoder = self.lm.get_decoder()
-        ids, positions = pack.token_ids, pack.position_ids
-        with self.autocast(), attend_within(pack.lengths, ids.device):
-            hidden = decoder(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
-        states = hidden[0, pack.places]
+        states = self.run_layers(pack)[0, pack.places]
         logprobs, entropy = [], []
         for part in torch.arange(len(pack.labels), device=states.device).split(self.chunk):
             arguments = (states[part], self.logits, pack.labels[part], pack.temperatures[part])
@@ -98,6 +94,14 @@ class PolicyModel(nn.Module):
             empty = states.new_zeros(0, dtype=torch.float32)
             return TokenOutputs(empty, empty, values)
         return TokenOutputs(torch.cat(logprobs), torch.cat(entropy), values)
+
+    def run_layers(self, pack: Pack) -> Tensor:
+        """Return the last hidden states of a microbatch, shape (1, length, width)."""
+        decoder = self.lm.get_decoder()
+        ids, positions = pack.token_ids, pack.position_ids
+        with self.autocast(), attend_within(pack.lengths, ids.device):
+            hidden: Tensor = decoder(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
+        return hidden
 
     def autocast(self) -> torch.autocast:
         """Return the context in which the layers compute."""
@@ -127,7 +131,7 @@ class PolicyModel(nn.Module):
             UsageError: They do not.
         """
         rows = [torch.arange(3, 11), torch.arange(20, 27)]
-        batch = segments_batch([[_all_sampled(row.tolist())] for row in rows])
+        batch = segments_batch([[all_sampled(row.tolist())] for row in rows])
         device = next(self.parameters()).device
         (pack,) = batch.packs(most=100)
         packed, alone = torch.zeros(batch.tokens), []
@@ -194,7 +198,7 @@ def _untie(lm: "PreTrainedModel") -> "PreTrainedModel":
     return twin
 
 
-def _all_sampled(token_ids: list[int]) -> Segment:
+def all_sampled(token_ids: list[int]) -> Segment:
     """Make a segment in which all tokens but the first are sampled."""
     behind = len(token_ids) - 1
     return Segment(
@@ -241,11 +245,9 @@ def load_model(
     Raises:
         MissingDependency: transformers, or peft for adapters, is not installed.
     """
-    try:
-        from transformers import AutoConfig, AutoModelForCausalLM
-    except ImportError as error:
-        raise MissingDependency(f"training needs transformers: pip install 'swe-gym[train]' ({error})") from error
-    config = AutoConfig.from_pretrained(path)
+    config = load_shape(path)
+    from transformers import AutoModelForCausalLM
+
     for name in [name for name, value in vars(config).items() if isinstance(value, float) and "drop" in name]:
         setattr(config, name, 0.0)  # names differ by family: "attention_dropout", "resid_pdrop"
     lm = AutoModelForCausalLM.from_pretrained(
@@ -254,8 +256,27 @@ def load_model(
     if gradient_checkpointing:
         checkpoint_layers(lm)
     if lora_rank:
-        lm = _with_adapters(lm, lora_rank)
+        lm = with_adapters(lm, lora_rank)
     return PolicyModel(lm, value_head=value_head, detach_value=detach_value, chunk=chunk, precision=precision)
+
+
+def load_shape(path: str) -> "PretrainedConfig":
+    """Load the configuration of a Hugging Face folder or id.
+
+    Raises:
+        MissingDependency: transformers is not installed.
+        UsageError: The path is neither.
+    """
+    try:
+        from transformers import AutoConfig
+    except ImportError as error:
+        raise MissingDependency(f"training needs transformers: pip install 'swe-gym[train]' ({error})") from error
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"model.path {path!r} is neither a model folder nor a Hugging Face id that can be downloaded: {error}"
+        ) from error
 
 
 def checkpoint_layers(lm: "PreTrainedModel") -> None:
@@ -264,7 +285,12 @@ def checkpoint_layers(lm: "PreTrainedModel") -> None:
     enable({"use_reentrant": False})
 
 
-def _with_adapters(lm: "PreTrainedModel", rank: int) -> "PeftModel":
+def with_adapters(lm: "PreTrainedModel", rank: int) -> "PeftModel":
+    """Return a model with LoRA adapters in all linear layers.
+
+    Raises:
+        MissingDependency: peft is not installed.
+    """
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:

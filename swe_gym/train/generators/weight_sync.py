@@ -122,6 +122,13 @@ def _obstacle(method: str, config: GenerationConfig, device: torch.device) -> st
     return ""
 
 
+def shares_card(config: GenerationConfig) -> bool:
+    """Return whether a vLLM server that the trainer starts uses the trainer's first GPU, also where there is none."""
+    ours = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    theirs = config.options.get("env", {}).get("CUDA_VISIBLE_DEVICES", ours)
+    return config.backend == "vllm" and not config.url and ours in str(theirs).split(",")
+
+
 def _gpus_of_server(options: JsonMapping) -> list[str]:
     """Return the GPUs of a server that the trainer starts: the first of those visible to it."""
     count = 1

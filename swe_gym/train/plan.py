@@ -1,0 +1,217 @@
+"""The memory that each card of a run needs, before anything starts."""
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from .batch import segments_batch
+from .config import TrainConfig
+from .generators.weight_sync import shares_card
+from .model import PolicyModel, all_sampled, load_shape, with_adapters
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+LOGIT_COPIES = 7
+"""Tensors of chunk * vocabulary float32 values in the backward pass of a chunk: logits, probabilities, gradients."""
+
+LAYER_GRADIENTS = 1 / 3
+"""Gradients that exist at a time in the backward pass of a layer, by what the layer kept. Measured, as the above."""
+
+CUDA_CONTEXT = 1 << 30
+"""Bytes that CUDA, cuBLAS and the allocator's gaps take; a round figure."""
+
+VLLM_SHARE = 0.9
+"""Default of `--gpu-memory-utilization`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """The bytes of a card by what they are for.
+
+    Attributes:
+        parts: Bytes of the trainer at its peak.
+        sampler: Bytes of the vLLM server that the trainer starts, if it uses the same card.
+        kv_per_token: Bytes of a token in the sampler's key-value cache.
+    """
+
+    parts: Mapping[str, int]
+    sampler: Mapping[str, int]
+    kv_per_token: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return sum(self.parts.values()) + sum(self.sampler.values())
+
+
+def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPlan:
+    """Return the memory of the card that needs most, that of rank 0.
+
+    With P weights of which T are trained, L layers, width h, N processes, vocabulary V and a microbatch of t tokens:
+
+    | part | bytes |
+    |---|---|
+    | weights | 4 P / N; base weights of LoRA in their own type |
+    | gradients, optimizer | 4 T / N and 8 T / N: AdamW's two moments (ZeRO, arXiv 1910.02054, section 3.1) |
+    | bfloat16 copies | 2 * weights of the layers; with N > 1 of two layers, the one in use and the coming one |
+    | activations | L t a; with checkpointing L t 4 h (arXiv 2205.05198, sections 4 and 5) |
+    | backward | the largest of three: 7 chunk V 4 for a chunk of logits; t a / 3 for the gradients of a layer, with |
+    | | checkpointing plus t a; 4 T / N for AdamW's step, less the activations, which are free by then |
+    | reference, whole copy | 4 P / N for a KL penalty; 4 P on rank 0 for a sync on the card |
+    | key-value cache | 2 L * key heads * head width * bytes a token (PagedAttention, arXiv 2309.06180, section 3) |
+
+    a, the bytes that a layer keeps for a token, depends on the family and on the precision. It is not a formula: it is
+    counted in a forward pass of one and two layers of the same widths.
+
+    Args:
+        config: The configuration.
+        card: Bytes of a card.
+        processes: Training processes, one for each card.
+
+    Raises:
+        UsageError: The configuration needs more; the message names the largest part.
+        MissingDependency: transformers, or peft for adapters, is not installed.
+    """
+    shape = load_shape(config.model.path)
+    lm = _build(shape, config.model.lora_rank)
+    every, trained, layers = _count_weights(lm)
+    base = getattr(torch, config.model.dtype).itemsize
+    tokens, width = config.optim.max_tokens_per_microbatch, shape.get_text_config().hidden_size
+    depth = shape.get_text_config().num_hidden_layers
+    kept = _count_activations(shape, config.model.precision)
+    chunk = min(config.model.chunk, tokens)
+    again = config.model.gradient_checkpointing
+    activations = tokens * depth * (4 * width if again else kept)
+    logits, layer = LOGIT_COPIES * 4 * chunk * shape.get_text_config().vocab_size, int(tokens * kept * LAYER_GRADIENTS)
+    half = config.model.precision == "bfloat16"
+    whole = 4 * trained + base * (every - trained)
+    parts = {
+        "weights": whole // processes,
+        "gradients": 4 * trained // processes,
+        "optimizer": 8 * trained // processes,
+        "bfloat16 copies": half * 2 * (layers if processes == 1 else 2 * layers // depth),
+        "activations": activations,
+        "backward": max(logits, layer + again * tokens * kept, 4 * trained // processes - activations),
+        "reference": whole // processes if config.algorithm.kl_coef else 0,
+        "whole copy": whole if processes > 1 and config.generation.options.get("weight_sync", "file") != "file" else 0,
+        "CUDA": CUDA_CONTEXT,
+    }
+    plan = MemoryPlan(parts, *_plan_sampler(config, shape, every, card))
+    _check(plan, config, card)
+    return plan
+
+
+def _plan_sampler(
+    config: TrainConfig, shape: "PretrainedConfig", weights: int, card: int
+) -> tuple[dict[str, int], int]:
+    """Return the bytes of vLLM's weights and cache on the trainer's card, and of a token in the cache."""
+    arguments = [*map(str, config.generation.options.get("args", ()))]
+    given = {name: value for name, value in itertools.pairwise([*arguments, ""]) if name.startswith("--")}
+    each = 4 if given.get("--dtype") == "float32" else 2
+    text = shape.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    per_token = 2 * text.num_hidden_layers * heads * head * each
+    if not shares_card(config.generation):
+        return {}, per_token
+    share = int(float(given.get("--gpu-memory-utilization", VLLM_SHARE)) * card)
+    return {"vLLM: weights": each * weights, "vLLM: cache": max(0, share - each * weights)}, per_token
+
+
+def _check(plan: MemoryPlan, config: TrainConfig, card: int) -> None:
+    one = plan.kv_per_token * config.generation.max_context
+    if plan.sampler and plan.sampler["vLLM: cache"] < one:
+        raise UsageError(
+            f"a conversation of generation.max_context = {config.generation.max_context} tokens needs "
+            f"{one / 1e9:.1f} GB of vLLM's cache, which has {plan.sampler['vLLM: cache'] / 1e9:.1f} GB: raise "
+            "--gpu-memory-utilization in generation.options.args, or lower generation.max_context"
+        )
+    if plan.total <= card:
+        return
+    every = {**plan.parts, **plan.sampler}
+    largest = max(every.keys() - {"CUDA"}, key=lambda name: every[name])
+    raise UsageError(
+        f"a card has {card / 1e9:.1f} GB, and this run needs {plan.total / 1e9:.1f} GB on it, "
+        f"{every[largest] / 1e9:.1f} GB of them for {largest}: {_FIXES.get(largest, _MORE_CARDS)}"
+    )
+
+
+_MORE_CARDS = "train in more processes (--nproc), train LoRA adapters (model.lora_rank), or choose a smaller model"
+_FIXES = {
+    "activations": "lower optim.max_tokens_per_microbatch, or set model.gradient_checkpointing = true",
+    "backward": "lower optim.max_tokens_per_microbatch or model.chunk",
+    "vLLM: cache": "lower --gpu-memory-utilization in generation.options.args, or give vLLM a card of its own: "
+    "generation.options.env = { CUDA_VISIBLE_DEVICES = ... }",
+}
+
+
+def _build(shape: "PretrainedConfig", lora_rank: int) -> "PreTrainedModel":
+    """Return the model without memory."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        lm = AutoModelForCausalLM.from_config(shape, attn_implementation="sdpa")
+        return with_adapters(lm, lora_rank) if lora_rank else lm
+
+
+def _count_weights(lm: "PreTrainedModel") -> tuple[int, int, int]:
+    """Return the numbers of all weights, of trained ones, and of those in layers. Shared ones count once."""
+    every = list(lm.parameters())
+    layers = sum(weight.numel() for layer in PolicyModel(lm).layers for weight in layer.parameters())
+    trained = sum(weight.numel() for weight in every if weight.requires_grad)
+    return sum(weight.numel() for weight in every), trained, layers
+
+
+def _count_activations(shape: "PretrainedConfig", precision: str) -> int:
+    """Return the bytes that a layer keeps for a token until the backward pass."""
+    found = {
+        (depth, tokens): _count_kept(_shrink(shape, depth), precision, tokens)
+        for depth in (1, 2)
+        for tokens in (64, 192)
+    }
+    slopes = [(found[depth, 192] - found[depth, 64]) / 128 for depth in (1, 2)]
+    return round(slopes[1] - slopes[0])
+
+
+def _shrink(shape: "PretrainedConfig", depth: int) -> "PretrainedConfig":
+    """Return the same shape with other numbers of layers and words."""
+    small = copy.deepcopy(shape)
+    text = small.get_text_config()
+    text.num_hidden_layers, text.vocab_size = depth, 64
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(small, name, None)
+        setattr(text, name, None)
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:depth]
+    return small
+
+
+def _count_kept(shape: "PretrainedConfig", precision: str, tokens: int) -> int:
+    """Return the bytes that a forward pass keeps for the backward pass, weights not counted."""
+    lm: Any = _build(shape, 0).to_empty(device="cpu")
+    model = PolicyModel(lm, precision=precision).train()
+    (pack,) = segments_batch([[all_sampled([index % 64 for index in range(tokens // 2)])]] * 2).packs(tokens)
+    own = {_place(weight) for weight in lm.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if _place(tensor) not in own:
+            kept[_place(tensor)] = tensor.untyped_storage().nbytes()
+            alive.append(tensor)
+        return tensor
+
+    alive: list[Tensor] = []  # so that no place is used twice
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.run_layers(pack)
+    return sum(kept.values())
+
+
+def _place(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
