@@ -138,12 +138,13 @@ def three(runner: str = "pytest", **fields: Any) -> Small:
 
 
 def in_turn(ways: Collection[str], works: Mapping[str, str]) -> list[ParameterSet]:
-    """Parameters: each way with each work. All ways of a work but one, in turn, are for a thorough run."""
-    return [
-        pytest.param(way, work, marks=() if at == number % len(ways) else pytest.mark.thorough, id=f"{name}-{way}")
-        for number, (name, work) in enumerate(works.items())
-        for at, way in enumerate(ways)
-    ]
+    """Parameters: each way with each work. All ways of a work but one, in turn, are thorough; most works are slow."""
+    found = []
+    for number, (name, work) in enumerate(works.items()):
+        for at, way in enumerate(ways):
+            marks = [pytest.mark.slow] * (number % 4 > 0) + [pytest.mark.thorough] * (at != number % len(ways))
+            found.append(pytest.param(way, work, marks=marks, id=f"{name}-{way}"))
+    return found
 
 
 def assert_resolved(verdict: Verdict) -> None:

@@ -38,12 +38,12 @@ RELATED = {
 """Shapes that take the way of another one through the judge. They are for a thorough run."""
 
 
-def marked(name: str) -> object:
-    marks = [pytest.mark.slow] * HONEST[name].slow + [pytest.mark.thorough] * (name in RELATED)
+def marked(number: int, name: str) -> object:
+    marks = [pytest.mark.slow] * (HONEST[name].slow or number % 4 > 0) + [pytest.mark.thorough] * (name in RELATED)
     return pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", [marked(name) for name in HONEST])
+@pytest.mark.parametrize("name", [marked(*one) for one in enumerate(HONEST)])
 def test_right_work_earns_its_reward(name: str) -> None:
     if "numpy" in name:
         pytest.importorskip("numpy")
