@@ -78,7 +78,7 @@ class SweGymWorkflow(Workflow):
 def make_episode(episode: Episode, task: JsonObject, uid: str) -> types.Episode:
     """Return a played episode as rLLM's."""
     record = episode.trajectory
-    steps = [step for row in episode.rows for step in steps_of(row)]
+    steps = [step for row in episode.rows for step in _split_answers(row)]
     lost = episode.reward is None
     trajectory = types.Trajectory(name="swe_gym", task=task, steps=steps, reward=episode.reward)
     reason = TerminationReason.UNKNOWN if lost else REASONS.get(record.reason, TerminationReason.ENV_DONE)
@@ -93,7 +93,7 @@ def make_episode(episode: Episode, task: JsonObject, uid: str) -> types.Episode:
     )
 
 
-def steps_of(row: Row) -> Iterator[types.Step]:
+def _split_answers(row: Row) -> Iterator[types.Step]:
     """Yield a step for each answer of a row: its prompt, and its tokens. rLLM joins them to one row again."""
     ids = [*row.prompt_ids, *row.response_ids]
     edges = [index for index, (one, two) in enumerate(pairwise([0, *row.mask, 0])) if one != two]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from ..gateway import Kit, build_kit, find_kit, find_templates, kit_bytes, prove, write_page
+from ..gateway import Kit, build_kit, find_kit, find_templates, kit_bytes, prove, render_matrix
 from ..gateway.agents import AGENTS, make_agent
 from ..types import JsonObject
 from .common import make_table, open_console, print_json
@@ -32,7 +32,7 @@ def agents(
         found = find_templates(templates)
         if not found:
             raise UsageError("no chat templates: name a folder with --templates, or pip install --no-deps trl")
-        typer.echo(write_page([prove(name, path.read_text()) for name, path in found.items()]), nl=False)
+        typer.echo(render_matrix([prove(name, path.read_text()) for name, path in found.items()]), nl=False)
         return
     if templates is not None:
         raise UsageError("--templates has no effect without --matrix")

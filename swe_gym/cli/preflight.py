@@ -204,7 +204,7 @@ def bring_kit(plan: Plan) -> Fact | None:
     return Fact("agent", f"{plan.agent} {agent.version}".rstrip() + kit)
 
 
-def start_agent(plan: Plan, executor: str) -> None:
+def rehearse_agent(plan: Plan, executor: str) -> None:
     """Start a plan's agent on the first task, if it has options of the user: only the agent knows its arguments.
 
     Raises:

@@ -41,7 +41,7 @@ from .preflight import (
     check_model,
     check_sandboxes,
     read_tasks,
-    start_agent,
+    rehearse_agent,
 )
 from .rollout_config import FIELDS, RolloutConfig, make_config, nest_options
 from .rollout_display import display, print_next, print_report, print_results, tell_if_nothing_ran
@@ -279,7 +279,7 @@ def _check(console: Console, one: Prepared) -> None:
         console.print(f"{found.what:8}{found.detail}")
     for told in filter(None, (check_model(plan, config.run, config.folder), bring_kit(plan))):
         console.print(f"{told.what:8}{told.said}")
-    start_agent(plan, executor)
+    rehearse_agent(plan, executor)
 
 
 def _play_all(console: Console, runs: list[Prepared], *, evaluates: bool, as_json: bool) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .kits import kit_bytes as kit_bytes
     from .matrix import find_templates as find_templates
     from .matrix import prove as prove
-    from .matrix import write_page as write_page
+    from .matrix import render_matrix as render_matrix
     from .model_server import ServerSampler as ServerSampler
     from .model_server import check_shapes as check_shapes
     from .play import AgentPlayer as AgentPlayer

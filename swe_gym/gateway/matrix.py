@@ -225,19 +225,19 @@ no tools to the model, [parsers of vLLM](gateway.md#parsers-of-vllm) if the form
 """
 
 
-def write_page(proofs: Sequence[Proof]) -> str:
+def render_matrix(proofs: Sequence[Proof]) -> str:
     """Return the page of the docs about agents and models, as Markdown."""
     groups = openings()
     columns = [f"{', '.join(names)} ({', '.join(roles)})" for roles, names in groups.items()]
     head = ["Family", "Template", *columns, "Format", "Later system", "Calls", "Results", "Users"]
     lines = [_HEAD, f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     ordered = sorted(proofs, key=lambda one: (one.family.lower(), one.template.lower()))
-    lines += [row_of(one) for one in ordered if not one.why]
-    refused = [row_of(one) for one in ordered if one.why]
+    lines += [render_row(one) for one in ordered if not one.why]
+    refused = [render_row(one) for one in ordered if one.why]
     return "\n".join([*lines, _REFUSED.rstrip("\n"), *refused, ""])
 
 
-def row_of(proof: Proof) -> str:
+def render_row(proof: Proof) -> str:
     """Return a proof as a row of the page."""
     cells = [f"`{proof.template}`", proof.family, _shorten(proof.why)] if proof.why else list(_cells(proof))
     return f"| {' | '.join(cells)} |"

@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 from swe_gym.errors import UsageError
 from swe_gym.gateway.agents import AGENTS
 from swe_gym.gateway.call_formats import FAMILIES
-from swe_gym.gateway.matrix import find_templates, make_tokenizer, prove, row_of
+from swe_gym.gateway.matrix import find_templates, make_tokenizer, prove, render_row
 from swe_gym.gateway.rendering import Renderer
 from swe_gym.gateway.session import Session
 from swe_gym.gateway.template_proof import QUESTION
@@ -287,7 +287,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 def test_the_page_says_what_is_proven(name: str) -> None:
     source = TEMPLATES[name].read_text()
     skip_without_vllm(source)
-    assert row_of(prove(name, source)) in PAGE.read_text()
+    assert render_row(prove(name, source)) in PAGE.read_text()
 
 
 def test_the_page_has_all_agents_and_families() -> None:
