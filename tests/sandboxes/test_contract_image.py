@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from contract_parts import OF_THE_FILES, OF_THE_WALLS, parametrize_contract
+from contract_parts import OF_THE_FILES, OF_THE_RUNNER, OF_THE_WALLS, parametrize_contract
 from servers.registry import digest, layer
 from test_contract_local import NAMESPACE
 from test_local_dies_with_us import below, table
@@ -44,7 +44,7 @@ def run(case: Case, image: str, overlay: str) -> None:
     case.run(make)
 
 
-@parametrize_contract("life", *OF_THE_WALLS, *OF_THE_FILES, "commands", deviations=NAMESPACE)
+@parametrize_contract("life", *OF_THE_WALLS, *OF_THE_FILES, thorough=OF_THE_RUNNER, deviations=NAMESPACE)
 def test_image(case: Case, stored_image: str) -> None:
     run(case, stored_image, "kernel")
 

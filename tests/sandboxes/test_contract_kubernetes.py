@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from contract_parts import OF_THE_WALLS, OF_THE_WAY, parametrize_contract
+from contract_parts import OF_THE_RUNNER, OF_THE_WALLS, OF_THE_WAY, parametrize_contract
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.testing.sandbox_contract import Case
@@ -33,6 +33,6 @@ def make(**fields: object) -> Sandbox:
 
 
 @pytest.mark.usefixtures("kubernetes")
-@parametrize_contract(*OF_THE_WAY, *OF_THE_WALLS, deviations=DEVIATIONS)
+@parametrize_contract(*OF_THE_WAY, *OF_THE_WALLS, thorough=OF_THE_RUNNER, deviations=DEVIATIONS)
 def test_contract(case: Case) -> None:
     case.run(make)
