@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 import re
@@ -20,6 +19,7 @@ from ..sandboxes import Sandbox
 from ..spaces import Info
 from ..tools import ToolContext, shorten
 from ..types import Action, Reward, Task, TestStatus, ToolResult, Verdict
+from .checkpoint import Checkpoint
 from .group import SandboxGroup
 
 Outcome = Literal["running", "submitted", "agent_limit", "infra_failed"]
@@ -78,7 +78,10 @@ class EpisodeState:
         steps: Verdicts on the steps of the task that were judged before its end.
         already_passes: Whether the unchanged folder of a user's own task earns the reward.
         signs: Kinds of cheat signs, one entry per action and one per kind in the graded work.
-        shown: Last turns.
+        turns: All turns since the start of the task, of which a policy without tools has none.
+        seed: Seed of `reset`.
+        began: `time.monotonic()` at its start, less the time that was used before its checkpoint.
+        parent: Checkpoint that it started from; None if that was the start of the task.
         seconds: Wall-clock seconds by activity: "start", "tools", "grading".
     """
 
@@ -104,9 +107,10 @@ class EpisodeState:
     steps: list[Verdict] = dataclasses.field(default_factory=list)
     already_passes: bool = False
     signs: list[str] = dataclasses.field(default_factory=list)
-    shown: collections.deque[ShownTurn] = dataclasses.field(
-        default_factory=lambda: collections.deque(maxlen=SHOWN_TURNS)
-    )
+    turns: list[ShownTurn] = dataclasses.field(default_factory=list)
+    seed: int | None = None
+    began: float = 0.0
+    parent: Checkpoint | None = None
     seconds: dict[str, float] = dataclasses.field(default_factory=lambda: {"start": 0.0, "tools": 0.0, "grading": 0.0})
 
     def reward_value(self) -> float:

@@ -32,7 +32,7 @@ from ..errors import (
 )
 from ..grading import GRADERS, REWARDS, CounterOptions, Patch, grade, signs_in_call, signs_in_work
 from ..grading.in_place import NoReward, blame, for_policy, is_last, join_steps, steps_of
-from ..sandboxes import Sandbox, SandboxSpec, WarmPool
+from ..sandboxes import Sandbox, SandboxSpec, Snapshot, WarmPool
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..tasks import LocalSource, TaskRecord, TaskSource, check_source, doubt, read_records
 from ..tools import Tool, ToolContext, bound, harmless, make_tools
@@ -46,7 +46,17 @@ from .arguments import (
     shared_source,
     warn_of_time_limit,
 )
-from .episode import WORLD_ERRORS, EpisodeState, ShownTurn, draw_turns, format_end, format_turn, format_turns
+from .checkpoint import Checkpoint, start_in, start_of_task
+from .episode import (
+    SHOWN_TURNS,
+    WORLD_ERRORS,
+    EpisodeState,
+    ShownTurn,
+    draw_turns,
+    format_end,
+    format_turn,
+    format_turns,
+)
 from .group import SandboxGroup, task_spec
 from .tool_env import ToolEnv
 
@@ -61,6 +71,14 @@ ALREADY_PASSES = (
     "Choose a test_cmd that fails until the work is done."
 )
 """Warning about a task of the user's own that is none."""
+
+RESET_OPTIONS = ("task_id", "checkpoint")
+
+CONTINUES = (
+    "[The episode continues after turn {turn} in a new sandbox. The files are as they were; running programs, open "
+    "ports and sessions of a debugger have ended.]"
+)
+"""Line of the first observation after a checkpoint."""
 
 DROP_SECONDS = 5.0
 """Maximum seconds to wait until the sandboxes of a dropped environment are closed."""
@@ -228,26 +246,37 @@ class SweEnv(ToolEnv):
 
         Args:
             seed: Seed of the generator that draws the task.
-            options: `{"task_id": ...}` chooses the task.
+            options: `{"task_id": ...}` chooses the task. `{"checkpoint": point}` continues from what `checkpoint`
+                returned, or from its JSON: with the same files, turns and limits, in a new sandbox.
 
         Returns:
-            The problem statement, and info.
+            The problem statement, and info. From a checkpoint, the last observation before it, with a line that says
+            what was lost.
 
         Raises:
-            UsageError: The task or an option is unknown, or this machine does not support the configuration.
+            UsageError: The task or an option is unknown, this machine does not support the configuration, or the
+                checkpoint does not fit or was changed.
             SandboxError: The sandbox did not start, not even at a second try if the error was retryable.
             TaskError: The task is broken.
         """
         super().reset(seed=seed)
         for name in options or {}:
-            if name != "task_id":
-                raise unknown_name("reset option", name, ["task_id"])
+            if name not in RESET_OPTIONS:
+                raise unknown_name("reset option", name, RESET_OPTIONS)
         if seed is not None:
             self._forget_next()
         self.close()
         with self._turn_lock:
-            episode = self._open(self._choose_task((options or {}).get("task_id")))
+            point = self._choose_point(options or {})
+            episode = self._open(self._choose_task(point.task_id if point else (options or {}).get("task_id")), point)
             self._episode = episode
+            episode.seed = seed if point is None else point.seed
+            if point is not None:
+                try:
+                    return self._continue(episode, point), episode.info()
+                except BaseException:
+                    self.close()
+                    raise
             observation = self._fit(_opening(episode))
             self._show(episode, "", observation)
             return observation, episode.info()
@@ -287,7 +316,7 @@ class SweEnv(ToolEnv):
 
     def render(self) -> str | npt.NDArray[np.uint8] | None:
         """Return the last turns: text for "ansi", an image of shape (640, 960, 3) for "rgb_array", None for "human"."""
-        turns = list(self._current().shown)
+        turns = self._current().turns[-SHOWN_TURNS:]
         if self.render_mode == "ansi":
             return format_turns(turns)
         if self.render_mode == "rgb_array":
@@ -386,6 +415,46 @@ class SweEnv(ToolEnv):
             patch, fresh = episode.group.take_work(episode.sandbox)
             episode.group.drop(fresh)
             return patch
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the running episode's state as data, from which `reset` starts other episodes. The episode continues.
+
+        Files, turns, limits, the undo history of editors and breakpoints are kept; running programs, open ports and
+        sessions of a debugger are not. Take it between two steps.
+
+        Raises:
+            ResetNeeded: There is no running episode.
+            Unsupported: A step of the task was judged already.
+            FileError: What was written is too large, or cannot be read.
+            SandboxError: The sandbox failed.
+        """
+        with self._turn_lock:
+            episode = self._running()
+            task, group = episode.task, episode.group
+            if episode.steps:
+                raise Unsupported(
+                    f"task {task.task_id}: a step of it was judged, and a checkpoint would keep what it told"
+                )
+            files = episode.sandbox.snapshot().pack()
+            first, *turns = episode.turns
+            states = {tool.name: tool.save(episode.sandbox) for tool in self._tools}
+            return Checkpoint(
+                parent=episode.parent.id if episode.parent else "",
+                task_id=task.task_id,
+                start=start_of_task(task, self._config["backend"], group.spec.image) | start_in(episode.sandbox),
+                seed=episode.seed,
+                turn=episode.turn,
+                observation=first.observation,
+                actions=tuple(turn.action for turn in turns),
+                observations=tuple(turn.observation for turn in turns),
+                invalid_actions=episode.invalid_actions,
+                invalid_row=episode.invalid_row,
+                signs=tuple(episode.signs),
+                seconds=time.monotonic() - episode.began,
+                tools={name: state for name, state in states.items() if state},
+                lost=tuple(name for name, state in states.items() if state is None),
+                files=files,
+            ).named()
 
     def end(self, limit: str) -> StepResult[str]:
         """End the episode at a limit that the caller measures, such as tokens or cost.
@@ -527,6 +596,49 @@ class SweEnv(ToolEnv):
 
     # --- internals -----------------------------------------------------------------------------------
 
+    def _choose_point(self, options: Info) -> Checkpoint | None:
+        """Return the checkpoint among the options of `reset`.
+
+        Raises:
+            UsageError: It does not fit to the environment, to the task or to another option.
+        """
+        if options.get("checkpoint") is None:
+            return None
+        point = Checkpoint.of(options["checkpoint"])
+        task_id, limit = options.get("task_id", point.task_id), self._config["max_turns"]
+        if task_id != point.task_id:
+            raise UsageError(f"the checkpoint is of task {point.task_id}, not {task_id}: leave the option task_id out")
+        if point.turn >= limit:
+            raise UsageError(f"the checkpoint is at turn {point.turn}, and max_turns is {limit}: raise max_turns")
+        backend = self._config["backend"]
+        point.check_start(start_of_task(self.source.get(task_id), backend, self.spec_of(task_id).image))
+        return point
+
+    def _continue(self, episode: EpisodeState, point: Checkpoint) -> str:
+        """Take over everything of a checkpoint but the files. Return the first observation."""
+        episode.turn, episode.invalid_actions, episode.invalid_row = (
+            point.turn,
+            point.invalid_actions,
+            point.invalid_row,
+        )
+        episode.signs, episode.parent = list(point.signs), point
+        pairs = zip(("", *point.actions), (point.observation, *point.observations), strict=True)
+        episode.turns = [ShownTurn(number, *pair) for number, pair in enumerate(pairs)]
+        for name, state in point.tools.items():
+            if name in self._by_name:
+                try:
+                    self._by_name[name].load(episode.sandbox, state)
+                except (KeyError, ValueError, TypeError, AttributeError) as error:
+                    text = f"the checkpoint of task {point.task_id} has an invalid state of the tool {name!r}: {error}"
+                    raise UsageError(text) from error
+        lost = "".join(f" The state of the tool {name!r} is lost." for name in point.lost)
+        note = CONTINUES.format(turn=point.turn) + lost if point.turn else ""
+        last = episode.turns[-1].observation
+        observation = self._join(last, note) if note else self._fit(last)
+        if self.render_mode == "human":
+            sys.stdout.write(format_turn(ShownTurn(0, "", observation)) + "\n")
+        return observation
+
     def _choose_task(self, asked: str | None) -> Task:
         if asked is not None:
             if not isinstance(asked, str):
@@ -581,8 +693,9 @@ class SweEnv(ToolEnv):
         )
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=counter)
 
-    def _open(self, task: Task) -> EpisodeState:
+    def _open(self, task: Task, point: Checkpoint | None) -> EpisodeState:
         started = time.monotonic()
+        files = point.snapshot() if point else None
         self._warn_of(task)
         GRADERS.load(task.oracle.grader)  # an unknown grader must fail before the episode, not after it
         group = SandboxGroup(task, self._config["backend"], self._config["sandbox_options"], self._pool, self._mounts)
@@ -597,6 +710,9 @@ class SweEnv(ToolEnv):
             sandbox = group.open_sealed()
             step = group.begin_step(sandbox, 0) if task.oracle.in_place else task
             passes = self._already_passes(task, group, sandbox)
+            sandbox.mark_start()
+            if point is not None and files is not None:
+                _restore(sandbox, point, files)
         except BaseException:
             group.close()
             raise
@@ -608,8 +724,9 @@ class SweEnv(ToolEnv):
             max_output=self._config["max_observation"],
         )
         episode = EpisodeState(task, group, sandbox, context, self._config["max_turns"], self._config["max_invalid"])
-        episode.ends = now + min(self._config["time_limit"], task.time_limit or math.inf)
-        self._begin_work(episode, step)
+        episode.began = now - (point.seconds if point else 0.0)
+        episode.ends = episode.began + min(self._config["time_limit"], task.time_limit or math.inf)
+        self._begin_work(episode, step, episode.began)
         episode.already_passes = passes
         episode.seconds["start"] = now - started
         return episode
@@ -729,13 +846,13 @@ class SweEnv(ToolEnv):
         self._reset_tools()
         episode.limit = ""
         episode.ends += time.monotonic() - started
-        self._begin_work(episode, step)
+        self._begin_work(episode, step, time.monotonic())
         return None, step.problem_statement
 
-    def _begin_work(self, episode: EpisodeState, step: Task) -> None:
+    def _begin_work(self, episode: EpisodeState, step: Task, began: float) -> None:
         """Give the policy of a step its rights and its time."""
         episode.context.sandbox = for_policy(step, episode.sandbox)
-        episode.context.deadline = min(episode.ends, time.monotonic() + (step.time_limit or math.inf))
+        episode.context.deadline = min(episode.ends, began + (step.time_limit or math.inf))
 
     def _judge_in_place(self, episode: EpisodeState) -> Verdict:
         """Grade the policy's sandbox. If the task's script gives it no reward, see whether it does for the solution."""
@@ -812,7 +929,7 @@ class SweEnv(ToolEnv):
 
     def _show(self, episode: EpisodeState, action: str, observation: str) -> None:
         turn = ShownTurn(episode.turn, action, observation)
-        episode.shown.append(turn)
+        episode.turns.append(turn)
         if self.render_mode == "human":
             sys.stdout.write(format_turn(turn) + "\n")
 
@@ -833,6 +950,19 @@ class SweEnv(ToolEnv):
         self._reward = REWARDS.load(self._config["reward"])
         self._tools = make_tools(self._config["tools"])
         self._set_up()
+
+
+def _restore(sandbox: Sandbox, point: Checkpoint, files: Snapshot) -> None:
+    """Bring a new sandbox to the state of a checkpoint.
+
+    Raises:
+        UsageError: The sandbox did not begin as that of the checkpoint, or its files cannot be restored.
+    """
+    point.check_start(start_in(sandbox))
+    try:
+        sandbox.restore(files)
+    except FileError as error:
+        raise UsageError(f"the checkpoint of task {point.task_id} cannot be restored: {error}") from error
 
 
 def _close_group(group: SandboxGroup, owner: int) -> None:

@@ -122,6 +122,16 @@ ManifestReply = TypedDict("ManifestReply", {"entries": "dict[str, list[Any]]"})
 MANIFEST = Operation("manifest", ManifestRequest, ManifestReply, "names")
 """List files. If `only`, list those that the payload names, with NUL between them."""
 
+MarkRequest = TypedDict("MarkRequest", {"path": "str", "age": "float", "timeout": "float"})
+SnapshotRequest = TypedDict("SnapshotRequest", {"path": "str", "max_bytes": "int", "timeout": "float"})
+SnapshotReply = TypedDict("SnapshotReply", {"entries": "dict[str, list[Any]]"})
+RestoreRequest = TypedDict("RestoreRequest", {"path": "str", "entries": "dict[str, list[Any]]", "timeout": "float"})
+MARK = Operation("mark", MarkRequest, Nothing)
+"""Call this moment the start. `age`: seconds since nothing of the sandbox was there; negative if that is not known."""
+SNAPSHOT = Operation("snapshot", SnapshotRequest, SnapshotReply)
+"""Return what was written since the start. The payload of the reply is the content of all files, in their order."""
+RESTORE = Operation("restore", RestoreRequest, Nothing, "content")
+
 OpenRequest = TypedDict(
     "OpenRequest", {"argv": "list[str]", "cwd": "str", "env": "dict[str, str]", "rows": "int", "columns": "int"}
 )
@@ -152,6 +162,7 @@ OPERATIONS: "dict[str, Operation[Any, Any]]" = {
     operation.name: operation
     for operation in (
         *(HELLO, EXEC, END_PROCESSES, READ_FILE, WRITE_FILE, PUT_TAR, GET_TAR, MANIFEST),
+        *(MARK, SNAPSHOT, RESTORE),
         *(PTY_OPEN, PTY_READ, PTY_WRITE, PTY_SIGNAL, PTY_CLOSE),
         *(FORWARD_OPEN, FORWARD_WAIT, FORWARD_CLOSE, FORWARD_DATA, FORWARD_TAKEN, FORWARD_END),
     )

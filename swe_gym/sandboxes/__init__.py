@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .types import Finding as Finding
     from .types import Forward as Forward
     from .types import SandboxSpec as SandboxSpec
+    from .types import Snapshot as Snapshot
     from .types import make_spec as make_spec
     from .types import parse_options as parse_options
     from .user_sandbox import as_user as as_user

@@ -18,6 +18,7 @@ from ..guests.protocol import (
     EXEC,
     GET_TAR,
     MANIFEST,
+    MARK,
     PTY_CLOSE,
     PTY_OPEN,
     PTY_READ,
@@ -25,12 +26,14 @@ from ..guests.protocol import (
     PTY_WRITE,
     PUT_TAR,
     READ_FILE,
+    RESTORE,
+    SNAPSHOT,
     WRITE_FILE,
 )
 from ..types import Capabilities, ExecResult, FileEntry, JsonMapping
 from .channel import parsing
 from .hosts import HostProxy, proxy_variables
-from .types import Finding, Forward, Handler, Identity, SandboxSpec
+from .types import MOST_SNAPSHOT, Finding, Forward, Handler, Identity, SandboxSpec, Snapshot
 
 if TYPE_CHECKING:
     from ..guests.protocol import (
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
         ExecRequest,
         ManifestReply,
         ManifestRequest,
+        MarkRequest,
         OpenRequest,
         Operation,
         PtyReadRequest,
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
         ReadRequest,
         Reply,
         Request,
+        RestoreRequest,
+        SnapshotRequest,
         UnpackRequest,
         WriteRequest,
     )
@@ -179,12 +185,17 @@ class Sandbox(abc.ABC):
     _shell = "bash"
     """Shell for command lines."""
 
+    _new_layers: ClassVar[bool] = False
+    """Whether all that a sandbox writes in an overlay lies in a layer that is made by its `start`."""
+
     def __init__(self, spec: SandboxSpec) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.spec = spec
         self._state: Literal["new", "starting", "open", "closed"] = "new"
         self._lock = threading.RLock()  # a signal handler may close what its own thread is using
         self._owner: int | None = None  # the process that started it
+        self._began = 0.0  # `time.monotonic()` of its start
+        self._origin = ""
         self._loss: SandboxLost | None = None
         self._identity: Identity | None = None  # once it was asked for: see `user_sandbox.find_identity`
         self._network_env: Mapping[str, str] = {}
@@ -261,6 +272,7 @@ class Sandbox(abc.ABC):
                 raise SandboxClosed(f"{self} cannot start: it is {self._state} already")
             self._state = "starting"
             self._owner = os.getpid()
+            self._began = time.monotonic()
         try:
             if self.spec.access == "hosts" and not self._closes_network():
                 self._refuse_hosts()
@@ -434,6 +446,43 @@ class Sandbox(abc.ABC):
         names = b"\0".join(map(os.fsencode, only or ()))
         return self._call(lambda: read_entries(self._request(MANIFEST, request, names, timeout=timeout)[0]))
 
+    def mark_start(self, *, timeout: float = 120.0) -> None:
+        """Call this moment the start, from which `snapshot` counts."""
+        age = time.monotonic() - self._began if self._new_layers else -1.0
+        request: MarkRequest = {"path": self._top, "age": age, "timeout": timeout}
+        self._ask(MARK, request, timeout=timeout)
+
+    def snapshot(self, *, max_bytes: int = MOST_SNAPSHOT, timeout: float = 120.0) -> Snapshot:
+        """Return what was written since `mark_start`, in every folder of the sandbox that may be written.
+
+        These are files, folders, links and pipes that were made or changed, with content, modes, owners and times, and
+        what was deleted. Processes go on; a file that one writes meanwhile may be half written. Extended attributes and
+        the files that a container engine mounts, such as /etc/hosts, are left out.
+
+        Args:
+            max_bytes: Largest size of all files together.
+            timeout: Seconds that it may take.
+
+        Raises:
+            FileError: The files are larger, a file cannot be read, or the start was not marked.
+        """
+        request: SnapshotRequest = {"path": self._top, "max_bytes": max_bytes, "timeout": timeout}
+        reply, data = self._ask(SNAPSHOT, request, timeout=timeout)
+        return Snapshot(reply["entries"], data)
+
+    def restore(self, snapshot: Snapshot, *, timeout: float = 120.0) -> None:
+        """Make the files those of a snapshot, in a new sandbox with the same start.
+
+        Args:
+            snapshot: Snapshot of a sandbox of this backend, or of one restored from such a snapshot.
+            timeout: Seconds that it may take.
+
+        Raises:
+            FileError: It leads out of the root of the sandbox, or a file cannot be written.
+        """
+        request: RestoreRequest = {"path": self._top, "entries": dict(snapshot.entries), "timeout": timeout}
+        self._ask(RESTORE, request, snapshot.data, timeout=timeout)
+
     def end_processes(self, *, commands: bool = False, timeout: float = 10.0) -> None:
         """Kill every process that ended commands left behind.
 
@@ -510,6 +559,16 @@ class Sandbox(abc.ABC):
     def image_digest(self) -> str:
         """Digest of the running image, or an empty text if the backend knows none."""
         return ""
+
+    @property
+    def origin(self) -> str:
+        """Digests of the image and of the workspace that it began with; empty if none is known."""
+        return " ".join(filter(None, (self.image_digest, self._origin)))
+
+    @property
+    def _top(self) -> str:
+        """Path of the topmost folder that may hold files of the sandbox."""
+        return "/"
 
     def resolve(self, path: str) -> str:
         """Return the absolute, normalised form of a path that is relative to the workdir or absolute.

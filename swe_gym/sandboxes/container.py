@@ -20,7 +20,7 @@ from ..guests.protocol import EXEC, PUT_TAR
 from ..types import PythonEnv
 from .base import make_result
 from .contents.pythons import PORTABLE_FOLDER
-from .contents.workspaces import prepare_workspace
+from .contents.workspaces import base_commit, prepare_workspace
 from .gates import gate
 from .runner_sandbox import RunnerSandbox
 from .types import SandboxSpec
@@ -153,6 +153,7 @@ class ContainerSandbox(RunnerSandbox):
         workspace = None
         if self.spec.workspace:
             workspace = prepare_workspace(self.spec.workspace, timeout=deadline - time.monotonic())
+            self._origin = base_commit(workspace)
         super()._start(deadline)
         self._image_env = self._read_environment()
         if workspace:

@@ -1,14 +1,17 @@
 """The types of a sandbox's contract: its description, forwarded ports, and a line of a report about a backend."""
 
+import json
 import logging
 import posixpath
 import threading
-from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple, Protocol, TypeVar
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from ..errors import ConnectionEnded, SandboxClosed, SandboxLost, Unsupported, UsageError, unknown_name, wrong_fields
+from ..guests.runner.snapshots import check_entries
 from ..types import START_TIMEOUT, Frozen, Hosts, ImageBuild, JsonMapping, JsonObject, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
@@ -208,6 +211,50 @@ class Identity(NamedTuple):
 
     names: tuple[str, str]
     python: str
+
+
+MOST_SNAPSHOT = 256 << 20
+"""Bytes of the files of a snapshot, by default."""
+
+LONGEST_ENTRIES = 64 << 20
+
+
+class Snapshot(NamedTuple):
+    """What a sandbox wrote since its start. It has no content of files that were not written.
+
+    Attributes:
+        entries: Path, relative to the root of the sandbox ("" is the root) -> entry, as in
+            `swe_gym.guests.runner.snapshots`. Folders come before what is in them.
+        data: Content of all files, in the order of the entries.
+    """
+
+    entries: Mapping[str, list[Any]]
+    data: bytes
+
+    def pack(self) -> bytes:
+        """Return the snapshot as bytes for `unpack`, compressed."""
+        head = json.dumps(self.entries, separators=(",", ":")).encode("ascii")
+        return zlib.compress(b"%d\n%b%b" % (len(head), head, self.data), 1)
+
+    @classmethod
+    def unpack(cls, packed: bytes, *, max_bytes: int = MOST_SNAPSHOT) -> "Snapshot":
+        """Return the snapshot that `pack` made bytes of. The bytes need not be trusted.
+
+        Raises:
+            UsageError: They are not a snapshot, lead out of a sandbox's root, or have more than `max_bytes`.
+        """
+        try:
+            unpacking = zlib.decompressobj()
+            plain = unpacking.decompress(packed, max_bytes + LONGEST_ENTRIES)
+            if unpacking.unconsumed_tail:
+                raise ValueError(f"its files have more than {max_bytes} bytes")
+            length, _, rest = plain.partition(b"\n")
+            head, data = rest[: int(length)], rest[int(length) :]
+            entries = json.loads(head)
+            check_entries(entries, len(data))
+        except (ValueError, TypeError, AttributeError, IndexError, RecursionError, OSError, zlib.error) as error:
+            raise UsageError(f"not a snapshot of a sandbox: {getattr(error, 'strerror', None) or error}") from error
+        return cls(entries, data)
 
 
 class Finding(NamedTuple):

@@ -49,7 +49,8 @@ class Tool:
     by the schema before `run`; an optional parameter that the policy left out is not passed. `run` raises `ToolError`
     if the call cannot be done; the message becomes the observation. A `SandboxError` ends the episode without a reward.
 
-    An instance belongs to one environment; `reset` drops its state.
+    An instance belongs to one environment; `reset` drops its state. `save` and `load` carry it into an episode that
+    starts from a checkpoint.
 
     Attributes:
         name: Name that policies call; by default the class's name in snake case.
@@ -84,6 +85,13 @@ class Tool:
     def reset(self) -> None:
         """Drop all state of the episode. Called at reset and at close, also after failures."""
 
+    def save(self, sandbox: Sandbox) -> JsonObject | None:  # noqa: ARG002  for tools
+        """Return the state of the episode as plain JSON for `load`; None if it cannot be kept."""
+        return None
+
+    def load(self, sandbox: Sandbox, state: JsonObject) -> None:
+        """Take over a state that `save` returned in a sandbox with the same files."""
+
 
 class FunctionTool(Tool):
     """A tool without state, made of a function by `tool`. Environments share it."""
@@ -95,6 +103,10 @@ class FunctionTool(Tool):
         self.parameters = parameters_of(run, skip=1)
         self.examples = examples
         _check_described(self.name, self.description)
+
+    def save(self, sandbox: Sandbox) -> JsonObject:  # noqa: ARG002
+        """Return an empty state: there is none."""
+        return {}
 
 
 @overload

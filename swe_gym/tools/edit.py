@@ -1,12 +1,14 @@
 """The tools `edit`, with its undo, and `rewrite`, and the base class of all tools that edit by text."""
 
+import base64
 import collections
 import dataclasses
 import hashlib
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from ..errors import ToolError
-from ..types import ToolResult
+from ..sandboxes import Sandbox
+from ..types import Json, JsonObject, ToolResult
 from .base import Tool, ToolContext, tool
 from .editing import (
     DocumentChange,
@@ -40,6 +42,17 @@ class Step:
     removed: bytes | None
     added: int
     digest: bytes
+
+    def as_row(self) -> list[Json]:
+        """Return the step as plain JSON."""
+        removed = None if self.removed is None else base64.b64encode(self.removed).decode()
+        return [self.start, removed, self.added, self.digest.hex()]
+
+    @classmethod
+    def of_row(cls, row: list[Json]) -> Self:
+        """Return the step of `as_row`."""
+        start, removed, added, digest = row
+        return cls(start, None if removed is None else base64.b64decode(removed), added, bytes.fromhex(digest))
 
 
 class EditHistory:
@@ -76,6 +89,16 @@ class EditHistory:
     def clear(self) -> None:
         """Forget everything."""
         self._steps.clear()
+
+    def save(self, sandbox: Sandbox) -> JsonObject:
+        """Return everything as plain JSON, with the paths of `sandbox`."""
+        return {shown_path(sandbox, path): [step.as_row() for step in steps] for path, steps in self._steps.items()}
+
+    def load(self, sandbox: Sandbox, state: JsonObject) -> None:
+        """Take over what `save` returned."""
+        for path, rows in state.items():
+            steps = collections.deque((Step.of_row(row) for row in rows), maxlen=MAX_STEPS)
+            self._steps[sandbox.resolve(path)] = steps
 
 
 def step_between(before: bytes | None, after: bytes) -> Step:
@@ -116,6 +139,14 @@ class EditorTool(Tool):
     def reset(self) -> None:
         """Forget the changes of the last episode."""
         self._history.clear()
+
+    def save(self, sandbox: Sandbox) -> JsonObject:
+        """Return the changes that can be undone."""
+        return self._history.save(sandbox)
+
+    def load(self, sandbox: Sandbox, state: JsonObject) -> None:
+        """Take over the changes that can be undone."""
+        self._history.load(sandbox, state)
 
     def _apply(
         self,

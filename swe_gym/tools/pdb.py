@@ -10,7 +10,7 @@ from typing import Annotated
 
 from ..errors import FileError, ToolError
 from ..sandboxes import Sandbox
-from ..types import ToolResult
+from ..types import JsonObject, ToolResult
 from .base import Tool, ToolContext
 from .editing import moved_lines
 from .files import check_text, shown_path
@@ -82,6 +82,27 @@ class Pdb(Tool):
         self._breakpoints = _Breakpoints()
         self._entrypoint = ""
         self._arguments = None
+
+    def save(self, sandbox: Sandbox) -> JsonObject:
+        """Return the breakpoints and what is debugged. The session ends with its sandbox."""
+        points = self._breakpoints
+        return {
+            "points": [
+                {**point.model_dump(mode="json"), "file": shown_path(sandbox, point.file)} for point in points.points
+            ],
+            "texts": {shown_path(sandbox, file): text for file, text in points.texts.items()},
+            "entrypoint": self._entrypoint,
+            "arguments": None if self._arguments is None else list(self._arguments),
+        }
+
+    def load(self, sandbox: Sandbox, state: JsonObject) -> None:
+        """Take over the breakpoints. The next call starts a new session."""
+        self._breakpoints = _Breakpoints(
+            tuple(Breakpoint.model_validate({**one, "file": sandbox.resolve(one["file"])}) for one in state["points"]),
+            {sandbox.resolve(file): text for file, text in state["texts"].items()},
+        )
+        self._entrypoint = state["entrypoint"]
+        self._arguments = None if state["arguments"] is None else tuple(state["arguments"])
 
     def run(
         self,

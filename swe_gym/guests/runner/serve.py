@@ -9,12 +9,24 @@ import resource
 import sys
 import time
 
-from ..protocol import END_PROCESSES, GET_TAR, HELLO, MANIFEST, PUT_TAR, READ_FILE, WRITE_FILE
+from ..protocol import (
+    END_PROCESSES,
+    GET_TAR,
+    HELLO,
+    MANIFEST,
+    MARK,
+    PUT_TAR,
+    READ_FILE,
+    RESTORE,
+    SNAPSHOT,
+    WRITE_FILE,
+)
 from .commands import Commands
 from .files import get_tar, list_files, put_tar, read_file, write_file
 from .forwards import Forwards
 from .loop import Loop
 from .processes import Memory, Reaper, below_us, processes
+from .snapshots import Snapshots
 from .terminals import Terminals
 
 TYPE_CHECKING = False
@@ -43,6 +55,10 @@ class Runner:
         self.loop.offer(PUT_TAR, put_tar)
         self.loop.offer(GET_TAR, get_tar)
         self.loop.offer(MANIFEST, list_files)
+        snapshots = Snapshots()
+        self.loop.offer(MARK, snapshots.mark)
+        self.loop.offer(SNAPSHOT, snapshots.snapshot)
+        self.loop.offer(RESTORE, snapshots.restore)
 
     def hello(self, request: "HelloRequest", _: bytes) -> "Answer[HelloReply]":
         self.memory.limit = request["memory"]

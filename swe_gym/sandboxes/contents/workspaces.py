@@ -237,6 +237,11 @@ def _commit(tree: Path, what: str, deadline: float) -> None:
     git("repack", "-a", "-d", "--quiet")
 
 
+def base_commit(workspace: Path) -> str:
+    """Return the hash of a prepared workspace's only commit, which stands for its content."""
+    return (workspace / ".git" / "refs" / "heads" / "main").read_text().strip()
+
+
 def git_program() -> str:
     """Return the path of git.
 

@@ -74,6 +74,7 @@ class DockerSandbox(ContainerSandbox):
     name = "docker"
     on_this_machine: ClassVar[bool] = True
 
+    _new_layers: ClassVar[bool] = True
     _builds = True
 
     def __init__(self, spec: SandboxSpec) -> None:

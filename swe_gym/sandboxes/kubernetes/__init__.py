@@ -7,6 +7,7 @@ ends, even by SIGKILL; the runner then exits, and with it the container. The own
 import threading
 import time
 from collections.abc import Sequence
+from typing import ClassVar
 
 from ...errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError
 from ...types import Capabilities, JsonMapping
@@ -35,6 +36,7 @@ class KubernetesSandbox(ContainerSandbox):
     """A sandbox in a pod."""
 
     name = "kubernetes"
+    _new_layers: ClassVar[bool] = True
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.options = parse_options(KubernetesOptions, spec.options, self.name)

@@ -22,7 +22,7 @@ from ...types import Capabilities, Frozen, JsonMapping, PythonEnv
 from ..base import Sandbox
 from ..channel import ByteStream
 from ..contents.pythons import PreparedPython, prepare_python
-from ..contents.workspaces import DATE, prepare_workspace
+from ..contents.workspaces import DATE, base_commit, prepare_workspace
 from ..runner_sandbox import RunnerSandbox
 from ..types import ISOLATION_LEVELS, Finding, SandboxSpec, parse_options
 from .forkserver import Supervisor, launch
@@ -55,6 +55,7 @@ class LocalSandbox(RunnerSandbox):
 
     name = "local"
     on_this_machine: ClassVar[bool] = True
+    _new_layers: ClassVar[bool] = True
 
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
@@ -108,6 +109,10 @@ class LocalSandbox(RunnerSandbox):
         """`spec.workdir`, below the sandbox's own folder in tiers that cannot mount."""
         return self._root + self.spec.workdir
 
+    @property
+    def _top(self) -> str:
+        return self._root or "/"
+
     def _connect(self, deadline: float) -> ByteStream:
         self._tier = self._choose_tier()
         if self._tier == "namespace":
@@ -121,6 +126,7 @@ class LocalSandbox(RunnerSandbox):
         if self.spec.workspace:
             timeout = deadline - time.monotonic()
             workspace = prepare_workspace(self.spec.workspace, timeout=timeout, at=self.spec.workdir)
+            self._origin = base_commit(workspace)
         self._python = self._prepare_python(deadline - time.monotonic())
         if self._tier != "namespace":
             self._root = f"{os.path.realpath(tempfile.gettempdir())}/swe-gym-{uuid.uuid4().hex}"

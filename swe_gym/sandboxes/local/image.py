@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ...cache import build_once, cache_folder, digest
 from ...errors import SandboxStartError, Unsupported
@@ -50,6 +50,7 @@ class ImageSandbox(ContainerSandbox):
     """A sandbox from an image, without a container engine."""
 
     name = "local"
+    _new_layers: ClassVar[bool] = True
 
     _builds = True
 

@@ -9,7 +9,7 @@ import tarfile
 from functools import partial
 
 from ...errors import FileError, MissingFile
-from ...sandboxes import Sandbox
+from ...sandboxes import Sandbox, Snapshot
 from .case import Opener, case, check_refused, ok, python
 from .files import ODD_NAMES
 
@@ -283,3 +283,147 @@ def files_of_the_sandbox_change_nothing(sandbox: Sandbox) -> None:
     assert sandbox.manifest("copy") == sandbox.manifest("bin")
     assert sandbox.read_file("os.py") == evil
     assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+START_TREE = r"""
+import os
+for folder in "abcdefgh":
+    os.makedirs("start/%s/sub" % folder)
+    for name in ("1", "2", "sub/3"):
+        with open("start/%s/%s" % (folder, name), "w") as file:
+            file.write("%s %s" % (folder, name))
+        os.utime("start/%s/%s" % (folder, name), (1500000000, 1500000000))
+"""
+
+CHANGE_TREE = r"""
+import json, os, shutil, sys
+os.chdir("start")
+with open("a/1", "a") as file:
+    file.write("more")
+os.unlink("a/2")
+shutil.rmtree("b")
+os.mkdir("b")
+with open("b/1", "wb") as file:
+    file.write(bytes(range(256)))
+shutil.rmtree("c")
+os.symlink("a", "c")
+shutil.rmtree("d")
+with open("d", "w") as file:
+    file.write("a file now")
+try:
+    os.rename("e", "way"), os.rename("f", "e"), os.rename("way", "f")
+except OSError:  # an overlay on which folders cannot be moved
+    shutil.move("e", "way"), shutil.move("f", "e"), shutil.move("way", "f")
+os.unlink("g/1")
+os.symlink("/nowhere", "g/1")
+os.chmod("g/2", 0o751)
+os.chmod("g/sub", 0o711)
+os.utime("h/sub/3", (1400000000, 1400000000))
+os.makedirs("new/empty/deep")
+os.link("a/1", "new/linked")
+os.mkfifo("new/pipe")
+for index, name in enumerate(json.loads(sys.stdin.read())):
+    with open("new/" + name, "w") as file:
+        file.write(str(index))
+os.mkdir(os.path.expanduser("~/away"))
+with open(os.path.expanduser("~/away/file"), "w") as file:
+    file.write("outside of the workspace")
+"""
+
+DESCRIBE_ALL = r"""
+import hashlib, json, os, stat, sys
+found = {}
+for root in ("start", os.path.expanduser("~/away")):
+    for folder, folders, files in os.walk(root):
+        for name in folders + files:
+            path = os.path.join(folder, name)
+            info = os.lstat(path)
+            entry = [stat.S_IFMT(info.st_mode), info.st_uid, info.st_gid]
+            if stat.S_ISLNK(info.st_mode):
+                entry.append(os.readlink(path))
+            else:
+                entry += [stat.S_IMODE(info.st_mode), info.st_nlink]
+            if stat.S_ISREG(info.st_mode):
+                with open(path, "rb") as file:
+                    entry += [hashlib.sha256(file.read()).hexdigest(), int(info.st_mtime)]
+            found[path] = entry
+print(json.dumps(found))
+"""
+
+
+def _started(make: Opener) -> Sandbox:
+    sandbox = make()
+    python(sandbox, START_TREE)
+    sandbox.mark_start()
+    return sandbox
+
+
+def _describe_all(sandbox: Sandbox) -> dict[str, list[object]]:
+    seen: dict[str, list[object]] = json.loads(python(sandbox, DESCRIBE_ALL))
+    root = sandbox.workdir.removesuffix(sandbox.spec.workdir)
+    return {name.removeprefix(root): entry for name, entry in seen.items()}
+
+
+@case("snapshots")
+def snapshot_and_restore(make: Opener) -> None:
+    """A snapshot holds what was written, and brings another sandbox to the same files.
+
+    Contents, modes, links, deletions, moved folders, odd names, empty folders, files outside of the workspace.
+    """
+    first, second = _started(make), _started(make)
+    python(first, CHANGE_TREE, stdin=json.dumps(ODD_NAMES).encode())
+    taken = first.snapshot()
+    assert len(taken.data) < 2000, [(name, entry[5]) for name, entry in taken.entries.items() if entry[0] == "file"]
+    second.restore(Snapshot.unpack(taken.pack()))
+    before, after = _describe_all(first), _describe_all(second)
+    assert before == after, {
+        name: (before.get(name), after.get(name)) for name in before if before[name] != after[name]
+    }
+    assert second.snapshot().entries.keys() >= taken.entries.keys()
+
+
+@case("snapshots")
+def snapshots_of_snapshots(make: Opener) -> None:
+    """Sandboxes that were restored from one snapshot share nothing, and one of them gives snapshots in turn."""
+    parent, child, grandchild = _started(make), _started(make), _started(make)
+    ok(parent.exec("echo 1 > start/a/1; rm -r start/b"))
+    first = parent.snapshot()
+    child.restore(first)
+    ok(child.exec("echo 2 > start/a/1; mkdir start/b; rm start/c/1"))
+    ok(parent.exec("echo 3 > start/a/1; echo 3 > start/d/1"))
+    grandchild.restore(child.snapshot())
+    assert _describe_all(grandchild) == _describe_all(child)
+    seen = [ok(one.exec("cat start/a/1 start/d/1; ls start start/c")).text for one in (parent, child)]
+    assert seen[0].split() == [*"33", "start:", *"acdefgh", "start/c:", *"12", "sub"], seen
+    assert seen[1].split() == ["2", "d", "1start:", *"abcdefgh", "start/c:", "2", "sub"], seen
+    grandchild.restore(first)
+    assert ok(grandchild.exec("cat start/a/1; ls start")).text.split() == [*"1acdefgh"]
+
+
+@case("snapshots", "hostile")
+def hostile_snapshots(sandbox: Sandbox) -> None:
+    """A snapshot that leads out of its folder, makes a device or is not whole is refused, and nothing is written."""
+    root = sandbox.workdir.removesuffix(sandbox.spec.workdir)
+    ok(sandbox.exec("mkdir folder; ln -s / folder/way; echo kept > folder/file"))
+    below = sandbox.workdir.removeprefix(root).strip("/") + "/folder"
+    head = [0o644, 0, 0, 1]
+    hostile: dict[str, dict[str, list[object]]] = {
+        "a parent": {f"{below}/../../../escaped": ["file", *head, 1]},
+        "an absolute path": {"/escaped": ["file", *head, 1]},
+        "an empty path": {"": ["file", *head, 1]},
+        "a link in its way": {f"{below}/way/escaped": ["file", *head, 1]},
+        "a link of its own": {f"{below}/own": ["link", *head, "/"], f"{below}/own/escaped": ["file", *head, 1]},
+        "a hard link": {f"{below}/escaped": ["same", *head, "etc/passwd"], f"{below}/x": ["file", *head, 1]},
+        "a device": {f"{below}/escaped": ["device", *head, 1], f"{below}/x": ["file", *head, 1]},
+        "another size": {f"{below}/escaped": ["file", *head, 100]},
+        "a NUL": {f"{below}/escaped\0": ["file", *head, 1]},
+    }
+    for what, entries in hostile.items():
+        check_refused(FileError, partial(sandbox.restore, Snapshot(entries, b"x")), f"a snapshot with {what}")
+        listing = ok(sandbox.exec("ls -A folder; ls -A / . .. | grep escaped; cat folder/file"))
+        assert listing.text in ("file\nway\nkept\n", "file\nown\nway\nkept\n"), f"after {what}: {listing.text!r}"
+    check_refused(FileError, sandbox.snapshot, "a snapshot without a start")
+    sandbox.mark_start()
+    ok(sandbox.exec("truncate -s 300M folder/huge"))
+    said = check_refused(FileError, sandbox.snapshot, "a snapshot of a huge file")
+    assert "folder/huge" in str(said), said

@@ -1,0 +1,377 @@
+"""Snapshots: what was written since the start, in every folder that may be written, and the way back.
+
+The start is a moment, `mark`. The kernel dates each change of a file (ctime), and nobody in a sandbox can set a date.
+So a file with an older date is as it was at the start, unless a folder above it was moved. `mark` keeps the inodes of
+folders that can be moved; a folder at another place, or one that it does not know, is taken whole. A folder that has
+changed is listed: what is not in the list was deleted.
+
+Lower layers of an overlay were there before the sandbox. A folder that is only there is older than the sandbox, and
+nothing below it was written, so it is not searched.
+"""
+
+import errno
+import os
+import shutil
+import stat
+import time
+from collections import deque
+
+from .files import FILE_CHUNK, LONGEST_NAMES, check_folder, open_regular
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+    from typing import Any
+
+    from ..protocol import MarkRequest, Nothing, RestoreRequest, SnapshotReply, SnapshotRequest
+    from .loop import Steps
+
+    Entry = list[Any]  # kind, mode, user, group, time in ns, and what the kind needs
+
+FOLDER, FILE, LINK, SAME, PIPE = "folder", "file", "link", "same", "pipe"
+"""Kinds of entries. What each needs: the names in it; its size; its target; the path of its first hard link; None."""
+
+NOT_ON_DISK = frozenset(
+    "proc sysfs devpts mqueue cgroup cgroup2 debugfs tracefs securityfs pstore bpf configfs fusectl devtmpfs nsfs "
+    "rpc_pipefs hugetlbfs binfmt_misc efivarfs selinuxfs autofs".split()
+)
+MOST_FOLDERS = 5000  # that `mark` keeps where all can be moved
+MOST_ENTRIES = 200000
+SLACK = 60.0  # seconds that a message may be under way
+COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems date changes
+
+
+class Place:
+    """A mount that may be written.
+
+    Attributes:
+        path: Its path.
+        layered: Whether it is an overlay.
+        fixed: Whether folders of its lower layers cannot be moved.
+    """
+
+    def __init__(self, path: str, layered: bool = False, fixed: bool = False) -> None:
+        self.path = path
+        self.layered = layered
+        self.fixed = fixed
+
+
+class Snapshots:
+    """The start, and what was written since.
+
+    Attributes:
+        since: Time of the start in ns; None before `mark`.
+        horizon: A time in ns before the sandbox began; 0 if older folders may hold what a sandbox wrote.
+        kept: Device and inode -> path of a folder at the start.
+    """
+
+    def __init__(self) -> None:
+        self.since: int | None = None
+        self.horizon = 0
+        self.drift = 0.0
+        self.kept: dict[tuple[int, int], str] = {}
+
+    def mark(self, request: "MarkRequest", _: bytes) -> "Steps[Nothing]":
+        self.kept.clear()
+        self.since = int(time.clock_gettime(COARSE_CLOCK) * 1e9) - 1000  # a float is not exact
+        self.drift = time.time() - time.monotonic()
+        old = request["age"]
+        self.horizon = int((time.time() - old - SLACK) * 1e9) if old >= 0 else 0
+        places, mounts = find_places(request["path"])
+        for place in places:
+            yield from self.keep(place, mounts)
+        return {}, b""
+
+    def keep(self, place: Place, mounts: "set[str]") -> "Generator[None, None, None]":
+        """Keep the folders of a mount that can be moved, those near its top first."""
+        todo = deque([place.path])
+        fixed = place.fixed and self.horizon > 0
+        while todo and (fixed or len(self.kept) < MOST_FOLDERS):
+            yield
+            path = todo.popleft()
+            try:
+                info = os.lstat(path)
+                if fixed and info.st_ctime_ns < self.horizon and path != place.path:
+                    continue
+                self.kept[info.st_dev, info.st_ino] = path
+                with os.scandir(path) as entries:
+                    folders = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+                todo.extend(path for path in folders if path not in mounts)
+            except OSError:  # of another user, who alone can change it; or gone
+                continue
+
+    def snapshot(self, request: "SnapshotRequest", _: bytes) -> "Steps[SnapshotReply]":
+        if self.since is None:
+            raise OSError(errno.EINVAL, "the start of the sandbox was not marked")
+        set_back = max(0.0, self.drift - (time.time() - time.monotonic()))  # the clock
+        root = request["path"]
+        places, mounts = find_places(root)
+        taking = Taking(self, root, self.since - int(set_back * 1e9), request["max_bytes"])
+        for place in places:
+            yield from taking.walk(place, mounts)
+        return {"entries": taking.entries}, b"".join(taking.chunks)
+
+    def restore(self, request: "RestoreRequest", payload: bytes) -> "Steps[Nothing]":
+        root = os.path.realpath(request["path"])
+        check_folder(root)
+        entries = request["entries"]
+        check_entries(entries, len(payload))
+        _, mounts = find_places(request["path"])
+        content = memoryview(payload)
+        checked = ""
+        for name, entry in entries.items():
+            yield
+            place = os.path.join(root, name) if name else root
+            folder = os.path.dirname(place)
+            if name and folder != checked:
+                check_way(folder)
+                checked = folder
+            if entry[0] == FOLDER:
+                put_folder(place, entry[5], mounts)
+                continue
+            clear(place)
+            if entry[0] == FILE:
+                put_file(place, content[: entry[5]], entry)
+                content = content[entry[5] :]
+            else:
+                put_special(root, place, entry)
+                checked = ""  # a link may have replaced a folder
+        for name, entry in reversed(list(entries.items())):
+            if entry[0] == FOLDER:
+                yield
+                put_status(os.path.join(root, name) if name else root, entry)
+        return {}, b""
+
+
+def find_places(root: str) -> "tuple[list[Place], set[str]]":
+    """Return the mounts to search, and the paths of all mounts. Below a folder of its own, a sandbox has none."""
+    if root != "/":
+        return [Place(root)], set()
+    found: dict[str, Place] = {}
+    mounts = set()
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            fields, _, source = os.fsdecode(line).partition(" - ")
+            path, options = fields.split()[4:6]
+            kind, flags = source.split()[0], source.split()[-1].split(",")
+            name = decode_octal(path)
+            mounts.add(name)
+            found.pop(name, None)
+            if "rw" in options.split(",") and "rw" in flags and kind not in NOT_ON_DISK and os.path.isdir(name):
+                layered = kind == "overlay"
+                found[name] = Place(name, layered, layered and not moves_folders(flags))
+    return sorted(found.values(), key=lambda one: one.path), mounts
+
+
+def decode_octal(path: str) -> str:
+    for code, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        path = path.replace("\\" + code, character)
+    return path
+
+
+def moves_folders(flags: "list[str]") -> bool:
+    """Return whether folders of an overlay's lower layers can be moved, by its options or the kernel's default."""
+    told = [one.partition("=")[2] for one in flags if one.startswith("redirect_dir=")]
+    if told:
+        return told[-1] == "on"
+    try:
+        with open("/sys/module/overlay/parameters/redirect_dir") as file:
+            return file.read(1) in "Y1"
+    except OSError:
+        return True
+
+
+class Taking:
+    """A snapshot so far."""
+
+    def __init__(self, marked: Snapshots, root: str, since: int, max_bytes: int) -> None:
+        self.marked = marked
+        self.root = root
+        self.since = since
+        self.left = max_bytes
+        self.max_bytes = max_bytes
+        self.names = 0
+        self.entries: dict[str, Entry] = {}
+        self.chunks: list[bytes] = []
+        self.links: dict[tuple[int, int], str] = {}
+
+    def walk(self, place: Place, mounts: "set[str]") -> "Generator[None, None, None]":
+        todo = [(place.path, False)]
+        while todo:
+            path, whole = todo.pop()
+            try:
+                info = os.lstat(path)
+                yield from self.visit(place, path, info, whole, mounts, todo)
+            except (FileNotFoundError, NotADirectoryError):  # a process removed it meanwhile
+                continue
+            except PermissionError:
+                if info.st_uid == os.geteuid():
+                    raise
+                continue  # of another user, who alone can change it
+
+    def visit(
+        self,
+        place: Place,
+        path: str,
+        info: os.stat_result,
+        whole: bool,
+        mounts: "set[str]",
+        todo: "list[tuple[str, bool]]",
+    ) -> "Generator[None, None, None]":
+        """Take a folder and its files, and add the folders in it to `todo`. `whole`: also what has not changed."""
+        yield
+        changed = info.st_ctime_ns >= self.since
+        whole = whole or (changed and self.has_moved(place, path, info))
+        old = place.layered and path != place.path and info.st_ctime_ns < self.marked.horizon
+        if old and not whole:
+            return
+        with os.scandir(path) as entries:
+            found = sorted(entries, key=lambda one: one.name)
+        if whole or changed:
+            self.add(path, FOLDER, info, [one.name for one in found])
+        for one in found:
+            if one.path in mounts:
+                continue
+            if one.is_dir(follow_symlinks=False):
+                todo.append((one.path, whole))
+                continue
+            status = one.stat(follow_symlinks=False)
+            if whole or status.st_ctime_ns >= self.since:
+                yield from self.take(one.path, status)
+
+    def has_moved(self, place: Place, path: str, info: os.stat_result) -> bool:
+        """Return whether a folder that changed may have been elsewhere at the start."""
+        known = self.marked.kept.get((info.st_dev, info.st_ino))
+        if path == place.path:
+            return False
+        return not (place.fixed and self.marked.horizon) if known is None else known != path
+
+    def add(self, path: str, kind: str, info: os.stat_result, more: object) -> None:
+        name = os.path.relpath(path, self.root)
+        self.entries["" if name == "." else name] = [
+            *(kind, stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid, info.st_mtime_ns),
+            more,
+        ]
+        self.names += len(name) + (len("".join(more)) if isinstance(more, (list, str)) else 0)
+        if len(self.entries) > MOST_ENTRIES or self.names > LONGEST_NAMES:
+            raise OSError(errno.EFBIG, "more than %d files and folders were written, or too long paths" % MOST_ENTRIES)
+
+    def take(self, path: str, info: os.stat_result) -> "Generator[None, None, None]":
+        key = info.st_dev, info.st_ino
+        if stat.S_ISLNK(info.st_mode):
+            self.add(path, LINK, info, os.readlink(path))
+        elif stat.S_ISFIFO(info.st_mode):
+            self.add(path, PIPE, info, None)
+        elif key in self.links:
+            self.add(path, SAME, info, self.links[key])
+        elif stat.S_ISREG(info.st_mode):
+            if info.st_size > self.left:
+                text = "%s has %d bytes, and what was written would have more than %d" % (
+                    path,
+                    info.st_size,
+                    self.max_bytes,
+                )
+                raise OSError(errno.EFBIG, text)
+            size = yield from self.read(path, info.st_size)
+            self.add(path, FILE, info, size)
+            if info.st_nlink > 1:
+                self.links[key] = os.path.relpath(path, self.root)
+
+    def read(self, path: str, left: int) -> "Generator[None, None, int]":
+        """Read at most `left` bytes: a file may grow for ever."""
+        size = 0
+        with open_regular(path, os.O_NOFOLLOW) as file:
+            while left > 0:
+                chunk = file.read(min(FILE_CHUNK, left))
+                if not chunk:
+                    break
+                self.chunks.append(chunk)
+                size += len(chunk)
+                left -= len(chunk)
+                yield
+        self.left -= size
+        return size
+
+
+def check_entries(entries: "dict[str, Entry]", size: int) -> None:
+    """Refuse entries that could write elsewhere, or that do not fit to the content."""
+    total, files = 0, set()
+    for name, entry in entries.items():
+        kind, mode, user, group, when, more = entry
+        parts = name.split("/")
+        above = entries.get(os.path.dirname(name), [FOLDER])
+        whole = all(isinstance(one, int) and 0 <= one < 1 << 63 for one in (mode, user, group)) and isinstance(
+            when, int
+        )
+        listed = kind == FOLDER and isinstance(more, list) and all(isinstance(one, str) for one in more)
+        right = listed or {
+            FILE: isinstance(more, int) and more >= 0,
+            LINK: isinstance(more, str) and more != "",
+            SAME: isinstance(more, str) and more in files,
+            PIPE: more is None,
+        }.get(kind, False)
+        outside = (name != "" or kind != FOLDER) and ("" in parts or "." in parts or ".." in parts)
+        if outside or above[0] != FOLDER or "\0" in name or not (whole and right and mode <= 0o7777):
+            raise OSError(errno.EINVAL, "refused entry %r: it leads out of the folder or is not an entry" % name)
+        total += more if kind == FILE else 0
+        files.update([name] if kind == FILE else [])
+    if total != size:
+        raise OSError(errno.EINVAL, "the entries have %d bytes, and %d came" % (total, size))
+
+
+def check_way(folder: str) -> None:
+    """Refuse a folder that is reached through a link."""
+    if os.path.realpath(folder) != folder:
+        raise OSError(errno.EINVAL, "refused entries of %r: they lead through a link" % folder)
+
+
+def clear(place: str) -> None:
+    """Remove what an entry replaces: nothing is written into a file that is there."""
+    if os.path.isdir(place) and not os.path.islink(place):
+        shutil.rmtree(place)
+    elif os.path.lexists(place):
+        os.unlink(place)
+
+
+def put_folder(place: str, names: "Iterable[str]", mounts: "set[str]") -> None:
+    """Make a folder, and remove what is not in it any more."""
+    if os.path.islink(place) or not os.path.isdir(place):
+        clear(place)
+        os.mkdir(place, 0o700)
+    kept = set(names)
+    with os.scandir(place) as entries:
+        gone = [one.path for one in entries if one.name not in kept]
+    for path in gone:
+        if not any((mount + "/").startswith(path + "/") for mount in mounts):
+            clear(path)
+
+
+def put_file(place: str, data: memoryview, entry: "Entry") -> None:
+    fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+    put_status(place, entry)
+
+
+def put_special(root: str, place: str, entry: "Entry") -> None:
+    """Make a link, a hard link to a file that was written before, or a pipe."""
+    if entry[0] == SAME:
+        first = os.path.join(root, entry[5])
+        check_way(os.path.dirname(first))
+        os.link(first, place, follow_symlinks=False)
+        return
+    if entry[0] == LINK:
+        os.symlink(entry[5], place)
+    else:
+        os.mkfifo(place)
+    put_status(place, entry)
+
+
+def put_status(place: str, entry: "Entry") -> None:
+    """Set owner, mode and time, in this order: a change of owner clears setuid."""
+    kind, mode, user, group, when = entry[:5]
+    if os.geteuid() == 0:
+        os.chown(place, user, group, follow_symlinks=False)
+    if kind != LINK:
+        os.chmod(place, mode)
+    os.utime(place, ns=(when, when), follow_symlinks=False)

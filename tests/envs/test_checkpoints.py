@@ -1,0 +1,192 @@
+"""Checkpoints: an episode goes on from a point of another, and nothing that a stranger wrote into one gets far."""
+
+import base64
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.error import ResetNeeded
+
+from swe_gym.envs import Checkpoint, SweEnv
+from swe_gym.errors import FileError, UsageError
+from swe_gym.sandboxes import Snapshot
+
+
+def act(name: str, **arguments: Any) -> str:
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+@pytest.fixture
+def make() -> Iterator[Any]:
+    envs: list[Any] = []
+
+    def make_one(**options: Any) -> SweEnv:
+        envs.append(gym.make("SWE/Toy-v0", disable_env_checker=True, **options))
+        env = envs[-1].unwrapped
+        assert isinstance(env, SweEnv)
+        return env
+
+    yield make_one
+    for env in envs:
+        env.close()
+
+
+WORK = (
+    act("bash", command="mkdir -p made/empty; echo 1 > made/file; rm README.md; echo out > ~/out"),
+    act("edit", command="create", path="new.py", file_text="x = 1\n"),
+    "no call at all \ud800",
+)
+
+
+def play(env: SweEnv, *actions: str) -> str:
+    observation = ""
+    for action in actions:
+        observation = env.step(action)[0]
+    return observation
+
+
+def test_an_episode_continues_from_a_point_of_another(make: Any, tmp_path: Path) -> None:
+    parent, child = make(), make(max_turns=6)
+    first, _ = parent.reset(seed=3)
+    last = play(parent, *WORK)
+    point = parent.checkpoint()
+    point.write(tmp_path / "point.json")
+    assert pickle.loads(pickle.dumps(point)) == Checkpoint.read(tmp_path / "point.json") == point
+    assert (point.turn, point.observation, point.actions, point.parent) == (3, first, WORK, "")
+    assert len(point.files) < 3000
+
+    observation, info = child.reset(options={"checkpoint": json.loads((tmp_path / "point.json").read_text())})
+    assert observation.startswith(f"{last.rstrip()}\n\n[The episode continues after turn 3 in a new sandbox.")
+    assert (info["turn"], info["invalid_actions"], info["task_id"]) == (3, 1, point.task_id)
+    assert child.sandbox.manifest() == parent.sandbox.manifest()
+    assert child.step(act("bash", command="cat ~/out; ls made"))[0].startswith("out\nempty\nfile\n")
+    assert "was undone" in child.step(act("edit", command="undo", path="new.py"))[0]
+    later = child.checkpoint()
+    assert (later.parent, later.turn, later.actions[:3]) == (point.id, 5, WORK)
+    assert "new.py" in parent.sandbox.manifest()
+    assert "new.py" not in child.sandbox.manifest()
+    *_, terminated, truncated, info = child.step(act("listdir"))
+    assert (terminated, truncated, info["limit"], info["turn"]) == (False, True, "turns", 6)
+    assert child.patch().paths == ("README.md", "made/file")  # from the start of the task
+
+
+def test_one_point_gives_equal_episodes(make: Any) -> None:
+    parent = make()
+    parent.reset(seed=1)
+    play(parent, *WORK)
+    point = parent.checkpoint()
+    assert parent.checkpoint().id == point.id
+    results = []
+    for _ in range(2):
+        child = make()
+        results.append(
+            (child.reset(options={"checkpoint": point}), child.step(act("bash", command="ls -la; git status")))
+        )
+    assert results[0] == results[1]
+    parent.reset(seed=1)
+    assert parent.checkpoint().turn == 0
+
+
+def test_breakpoints_are_kept_and_the_session_is_not(make: Any) -> None:
+    parent, child = make(), make()
+    parent.reset(options={"task_id": "ledger-lost-entry"} if "ledger-lost-entry" in parent.source.ids() else None)
+    parent.sandbox.write_file("prog.py", b"a = 1\nb = 2\nc = 3\n")
+    parent.step(act("pdb", command="b prog.py:2", entrypoint="python prog.py"))
+    child.reset(options={"checkpoint": parent.checkpoint()})
+    assert "prog.py:2" in (said := child.step(act("pdb", command="c"))[0]), said
+    assert "-> b = 2" in said or "b = 2" in said
+
+
+def tamper(point: Checkpoint, **changes: Any) -> dict[str, Any]:
+    """Return the JSON of a point with other fields, and the `id` that belongs to them."""
+    changed = point.model_copy(update=changes).named()
+    return json.loads(json.dumps(changed.model_dump(mode="json")))
+
+
+def packed(path: str, kind: str = "file", more: Any = 1, data: bytes = b"x") -> bytes:
+    return Snapshot({path: [kind, 0o644, 0, 0, 1, more]}, data).pack()
+
+
+@pytest.fixture(scope="module")
+def point() -> Iterator[Checkpoint]:
+    with gym.make("SWE/Toy-v0", disable_env_checker=True) as env:
+        env.reset(seed=3)
+        env.step(act("bash", command="touch x"))
+        assert isinstance(env.unwrapped, SweEnv)
+        yield env.unwrapped.checkpoint()
+
+
+HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
+    "a parent": ({"files": packed("../../escaped")}, "leads out of the folder"),
+    "an absolute path": ({"files": packed("/etc/escaped")}, "leads out of the folder"),
+    "a device": ({"files": packed("testbed/x", "device", None, b"")}, "is not an entry"),
+    "no snapshot": ({"files": b"garbage"}, "not a snapshot"),
+    "a missing part": ({"files": packed("testbed/x", more=100)}, "have 100 bytes, and 1 came"),
+    "a bomb": ({"files": packed("testbed/x", more=400 << 20, data=bytes(400 << 20))}, "more than"),
+    "another task's start": ({"start": {"backend": "local", "image": "", "task": "?"}}, "its task is '\\?'"),
+    "another version of the task": (
+        {"start": {"isolation": "namespace", "origin": "0" * 40}},
+        r"its (isolation|origin) is",
+    ),
+    "another backend": ({"start": {"backend": "docker"}}, "its backend is 'docker', and here it is 'local'"),
+    "turns that it does not have": ({"actions": ("x",) * 9}, "actions and observations must be as many"),
+    "a state that no tool has": ({"tools": {"edit": {"x.py": [[1, 2]]}}}, "invalid state of the tool 'edit'"),
+    "the last turn": ({"turn": 50}, "at turn 50, and max_turns is 50: raise max_turns"),
+    "an unknown task": ({"task_id": "nothing"}, "nothing"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_changed_checkpoint_is_refused_by_name(what: str, point: Checkpoint, make: Any) -> None:
+    changes, message = HOSTILE[what]
+    if "start" in changes:
+        changes = {"start": {**point.start, **changes["start"]}}
+    env = make()
+    with pytest.raises(UsageError, match=message):
+        env.reset(options={"checkpoint": tamper(point, **changes)})
+    with pytest.raises(ResetNeeded):
+        env.step(act("listdir"))
+
+
+def test_what_is_no_checkpoint_is_refused(point: Checkpoint, make: Any, tmp_path: Path) -> None:
+    env = make()
+    data = json.loads(json.dumps(point.model_dump(mode="json")))
+    flipped = base64.urlsafe_b64encode(point.files[:-1]).decode()
+    for value, message in (
+        ("point.json", "not a checkpoint: str"),
+        ({**data, "files": flipped}, "it was changed"),
+        ({**data, "version": 2}, "version"),
+        ({**data, "more": 1}, "more"),
+        ({}, "not a checkpoint of version 1"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            env.reset(options={"checkpoint": value})
+    with pytest.raises(UsageError, match="leave the option task_id out"):
+        env.reset(options={"checkpoint": point, "task_id": "other"})
+    (tmp_path / "half").write_bytes(json.dumps(data).encode()[:-9])
+    for name, message in (("nothing", "No such file"), ("half", "cannot be used")):
+        with pytest.raises(UsageError, match=message):
+            Checkpoint.read(tmp_path / name)
+
+
+def test_a_huge_file_is_refused_and_the_episode_continues(make: Any) -> None:
+    env = make()
+    env.reset(seed=3)
+    env.step(act("bash", command="truncate -s 300M huge"))
+    with pytest.raises(FileError, match="/huge has 314572800 bytes"):
+        env.checkpoint()
+    env.step(act("bash", command="rm huge"))
+    assert env.checkpoint().turn == 2
+
+
+def test_a_checkpoint_holds_nothing_of_the_oracle(point: Checkpoint, make: Any) -> None:
+    env = make()
+    env.reset(options={"checkpoint": point})
+    hidden = [text for text in env.task.oracle.test_files.values() if len(text) > 100]
+    assert hidden
+    whole = json.dumps(point.model_dump(mode="json")) + repr(point.snapshot())
+    assert not [text for text in hidden if text[:100] in whole or text in whole]
