@@ -8,7 +8,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .arguments import check_sandbox as check_sandbox
     from .arguments import shared_source as shared_source
     from .arguments import warn_of_time_limit as warn_of_time_limit
-    from .checkpoint import Checkpoint as Checkpoint
+    from .checkpoint import EpisodeCheckpoint as EpisodeCheckpoint
     from .episode import SHOWN_TURNS as SHOWN_TURNS
     from .episode import WORLD_ERRORS as WORLD_ERRORS
     from .episode import ShownTurn as ShownTurn

@@ -1,4 +1,4 @@
-"""`Checkpoint`: the state of a running episode as data, from which other episodes start."""
+"""`EpisodeCheckpoint`: the state of a running episode as data, from which other episodes start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _decode(value: object) -> object:
     return base64.urlsafe_b64decode(value) if isinstance(value, str) else value
 
 
-class Checkpoint(Frozen):
+class EpisodeCheckpoint(Frozen):
     """A point in an episode: `SweEnv.checkpoint` takes it, and `reset(options={"checkpoint": point})` starts from it.
 
     It holds what the policy saw and changed, and nothing of the task's oracle.
@@ -77,7 +77,8 @@ class Checkpoint(Frozen):
             return value
         if not isinstance(value, Mapping):
             raise UsageError(
-                f"not a checkpoint: {type(value).__name__}. Pass what `checkpoint()` returned, or Checkpoint.read(FILE)"
+                f"not a checkpoint: {type(value).__name__}. Pass what `checkpoint()` or "
+                "`EpisodeCheckpoint.read` returned"
             )
         try:
             return cls.model_validate(dict(value))._whole()

@@ -19,7 +19,7 @@ from ..sandboxes import Sandbox
 from ..spaces import Info
 from ..tools import ToolContext, shorten
 from ..types import Action, Reward, Task, TestStatus, ToolResult, Verdict
-from .checkpoint import Checkpoint
+from .checkpoint import EpisodeCheckpoint
 from .group import SandboxGroup
 
 Outcome = Literal["running", "submitted", "agent_limit", "infra_failed"]
@@ -81,7 +81,7 @@ class EpisodeState:
         turns: All turns since the start of the task, of which a policy without tools has none.
         seed: Seed of `reset`.
         began: `time.monotonic()` at its start, less the time that was used before its checkpoint.
-        parent: Checkpoint that it started from; None if that was the start of the task.
+        parent: EpisodeCheckpoint that it started from; None if that was the start of the task.
         seconds: Wall-clock seconds by activity: "start", "tools", "grading".
     """
 
@@ -110,7 +110,7 @@ class EpisodeState:
     turns: list[ShownTurn] = dataclasses.field(default_factory=list)
     seed: int | None = None
     began: float = 0.0
-    parent: Checkpoint | None = None
+    parent: EpisodeCheckpoint | None = None
     seconds: dict[str, float] = dataclasses.field(default_factory=lambda: {"start": 0.0, "tools": 0.0, "grading": 0.0})
 
     def reward_value(self) -> float:

@@ -46,7 +46,7 @@ from .arguments import (
     shared_source,
     warn_of_time_limit,
 )
-from .checkpoint import Checkpoint, start_in, start_of_task
+from .checkpoint import EpisodeCheckpoint, start_in, start_of_task
 from .episode import (
     SHOWN_TURNS,
     WORLD_ERRORS,
@@ -416,7 +416,7 @@ class SweEnv(ToolEnv):
             episode.group.drop(fresh)
             return patch
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> EpisodeCheckpoint:
         """Return the running episode's state as data, from which `reset` starts other episodes. The episode continues.
 
         Files, turns, limits, the undo history of editors and breakpoints are kept; running programs, open ports and
@@ -438,7 +438,7 @@ class SweEnv(ToolEnv):
             files = episode.sandbox.snapshot().pack()
             first, *turns = episode.turns
             states = {tool.name: tool.save(episode.sandbox) for tool in self._tools}
-            return Checkpoint(
+            return EpisodeCheckpoint(
                 parent=episode.parent.id if episode.parent else "",
                 task_id=task.task_id,
                 start=start_of_task(task, self._config["backend"], group.spec.image) | start_in(episode.sandbox),
@@ -596,7 +596,7 @@ class SweEnv(ToolEnv):
 
     # --- internals -----------------------------------------------------------------------------------
 
-    def _choose_point(self, options: Info) -> Checkpoint | None:
+    def _choose_point(self, options: Info) -> EpisodeCheckpoint | None:
         """Return the checkpoint among the options of `reset`.
 
         Raises:
@@ -604,7 +604,7 @@ class SweEnv(ToolEnv):
         """
         if options.get("checkpoint") is None:
             return None
-        point = Checkpoint.of(options["checkpoint"])
+        point = EpisodeCheckpoint.of(options["checkpoint"])
         task_id, limit = options.get("task_id", point.task_id), self._config["max_turns"]
         if task_id != point.task_id:
             raise UsageError(f"the checkpoint is of task {point.task_id}, not {task_id}: leave the option task_id out")
@@ -614,7 +614,7 @@ class SweEnv(ToolEnv):
         point.check_start(start_of_task(self.source.get(task_id), backend, self.spec_of(task_id).image))
         return point
 
-    def _continue(self, episode: EpisodeState, point: Checkpoint) -> str:
+    def _continue(self, episode: EpisodeState, point: EpisodeCheckpoint) -> str:
         """Take over everything of a checkpoint but the files. Return the first observation."""
         episode.turn, episode.invalid_actions, episode.invalid_row = (
             point.turn,
@@ -693,7 +693,7 @@ class SweEnv(ToolEnv):
         )
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=counter)
 
-    def _open(self, task: Task, point: Checkpoint | None) -> EpisodeState:
+    def _open(self, task: Task, point: EpisodeCheckpoint | None) -> EpisodeState:
         started = time.monotonic()
         files = point.snapshot() if point else None
         self._warn_of(task)
@@ -952,7 +952,7 @@ class SweEnv(ToolEnv):
         self._set_up()
 
 
-def _restore(sandbox: Sandbox, point: Checkpoint, files: Snapshot) -> None:
+def _restore(sandbox: Sandbox, point: EpisodeCheckpoint, files: Snapshot) -> None:
     """Bring a new sandbox to the state of a checkpoint.
 
     Raises:

@@ -122,14 +122,19 @@ ManifestReply = TypedDict("ManifestReply", {"entries": "dict[str, list[Any]]"})
 MANIFEST = Operation("manifest", ManifestRequest, ManifestReply, "names")
 """List files. If `only`, list those that the payload names, with NUL between them."""
 
-MarkRequest = TypedDict("MarkRequest", {"path": "str", "age": "float", "timeout": "float"})
-SnapshotRequest = TypedDict("SnapshotRequest", {"path": "str", "max_bytes": "int", "timeout": "float"})
-SnapshotReply = TypedDict("SnapshotReply", {"entries": "dict[str, list[Any]]"})
+MarkRequest = TypedDict("MarkRequest", {"path": "str", "age": "float", "identified": "bool", "timeout": "float"})
+SnapshotRequest = TypedDict(
+    "SnapshotRequest", {"path": "str", "max_bytes": "int", "in_place": "dict[str, int] | None", "timeout": "float"}
+)
+SnapshotReply = TypedDict("SnapshotReply", {"entries": "dict[str, list[Any]]", "folders": "dict[str, int]"})
 RestoreRequest = TypedDict("RestoreRequest", {"path": "str", "entries": "dict[str, list[Any]]", "timeout": "float"})
 MARK = Operation("mark", MarkRequest, Nothing)
-"""Call this moment the start. `age`: seconds since nothing of the sandbox was there; negative if that is not known."""
+"""Call this moment the start. `age`: seconds since nothing of the sandbox was there; negative if that is not known.
+`identified`: whether the host can tell which folders of an overlay's lower layers are in place."""
 SNAPSHOT = Operation("snapshot", SnapshotRequest, SnapshotReply)
-"""Return what was written since the start. The payload of the reply is the content of all files, in their order."""
+"""Return what was written since the start. The payload of the reply is the content of all files, in their order.
+`in_place`: changed folders that the host identified, with their inodes. If it is None, the reply has only `folders`:
+those that the host must identify, with their inodes."""
 RESTORE = Operation("restore", RestoreRequest, Nothing, "content")
 
 OpenRequest = TypedDict(

@@ -6,6 +6,7 @@ import abc
 import contextlib
 import os
 import posixpath
+import stat
 import threading
 import time
 import uuid
@@ -196,6 +197,7 @@ class Sandbox(abc.ABC):
         self._owner: int | None = None  # the process that started it
         self._began = 0.0  # `time.monotonic()` of its start
         self._origin = ""
+        self._layers: tuple[str, ...] = ()  # folders of this machine: the lower layers of its overlay, top first
         self._loss: SandboxLost | None = None
         self._identity: Identity | None = None  # once it was asked for: see `user_sandbox.find_identity`
         self._network_env: Mapping[str, str] = {}
@@ -449,7 +451,7 @@ class Sandbox(abc.ABC):
     def mark_start(self, *, timeout: float = 120.0) -> None:
         """Call this moment the start, from which `snapshot` counts."""
         age = time.monotonic() - self._began if self._new_layers else -1.0
-        request: MarkRequest = {"path": self._top, "age": age, "timeout": timeout}
+        request: MarkRequest = {"path": self._top, "age": age, "identified": bool(self._layers), "timeout": timeout}
         self._ask(MARK, request, timeout=timeout)
 
     def snapshot(self, *, max_bytes: int = MOST_SNAPSHOT, timeout: float = 120.0) -> Snapshot:
@@ -466,7 +468,11 @@ class Sandbox(abc.ABC):
         Raises:
             FileError: The files are larger, a file cannot be read, or the start was not marked.
         """
-        request: SnapshotRequest = {"path": self._top, "max_bytes": max_bytes, "timeout": timeout}
+        request: SnapshotRequest = {"path": self._top, "max_bytes": max_bytes, "in_place": {}, "timeout": timeout}
+        if self._layers:
+            first: SnapshotRequest = {**request, "in_place": None}
+            asked, _ = self._ask(SNAPSHOT, first, timeout=timeout)
+            request["in_place"] = find_in_place(self._layers, asked["folders"])
         reply, data = self._ask(SNAPSHOT, request, timeout=timeout)
         return Snapshot(reply["entries"], data)
 
@@ -694,6 +700,24 @@ def make_result(reply: ExecReply, output: bytes) -> ExecResult:
         stderr_dropped=reply["stderr_dropped"],
         duration=reply["duration"],
     )
+
+
+INODE = (1 << 48) - 1
+"""Bits of an inode's number in an overlay that are those of its layer."""
+
+
+def find_in_place(layers: Sequence[str], folders: Mapping[str, int]) -> dict[str, int]:
+    """Return the folders whose inode is that of the topmost layer that has a folder at this path."""
+    found = {}
+    for path, inode in folders.items():
+        for layer in layers:
+            with contextlib.suppress(OSError, ValueError):
+                status = os.lstat(layer + path)
+                if stat.S_ISDIR(status.st_mode):
+                    if not (status.st_ino ^ inode) & INODE:
+                        found[path] = inode
+                    break
+    return found
 
 
 def read_entries(reply: ManifestReply) -> dict[str, FileEntry]:

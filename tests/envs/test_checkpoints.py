@@ -11,7 +11,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.error import ResetNeeded
 
-from swe_gym.envs import Checkpoint, SweEnv
+from swe_gym.envs import EpisodeCheckpoint, SweEnv
 from swe_gym.errors import FileError, UsageError
 from swe_gym.sandboxes import Snapshot
 
@@ -55,7 +55,7 @@ def test_an_episode_continues_from_a_point_of_another(make: Any, tmp_path: Path)
     last = play(parent, *WORK)
     point = parent.checkpoint()
     point.write(tmp_path / "point.json")
-    assert pickle.loads(pickle.dumps(point)) == Checkpoint.read(tmp_path / "point.json") == point
+    assert pickle.loads(pickle.dumps(point)) == EpisodeCheckpoint.read(tmp_path / "point.json") == point
     assert (point.turn, point.observation, point.actions, point.parent) == (3, first, WORK, "")
     assert len(point.files) < 3000
 
@@ -91,6 +91,27 @@ def test_one_point_gives_equal_episodes(make: Any) -> None:
     assert parent.checkpoint().turn == 0
 
 
+MOVE = """
+mv tests way; mkdir -p tests/deep; mv way tests/deep/moved; mv README.md tests/deep
+for name in */; do mv "$name" "x-$name"; mkdir "$name"; mv "x-$name" "$name/inner"; done
+git add -A; git commit -qm moved; git status --short
+"""
+
+
+def test_folders_of_the_repository_may_be_moved(make: Any) -> None:
+    parent, child, grandchild = make(), make(), make()
+    parent.reset(seed=3)
+    play(parent, act("bash", command=MOVE))
+    child.reset(options={"checkpoint": parent.checkpoint()})
+    moved = parent.sandbox.manifest()
+    assert child.sandbox.manifest() == moved
+    assert [name for name in moved if name.startswith("tests/inner/deep/moved/")]
+    play(child, act("bash", command="mv tests/inner/deep .; rm -r tests"))
+    grandchild.reset(options={"checkpoint": child.checkpoint()})
+    assert grandchild.sandbox.manifest() == child.sandbox.manifest()
+    assert parent.sandbox.manifest() == moved
+
+
 def test_breakpoints_are_kept_and_the_session_is_not(make: Any) -> None:
     parent, child = make(), make()
     parent.reset(options={"task_id": "ledger-lost-entry"} if "ledger-lost-entry" in parent.source.ids() else None)
@@ -101,7 +122,7 @@ def test_breakpoints_are_kept_and_the_session_is_not(make: Any) -> None:
     assert "-> b = 2" in said or "b = 2" in said
 
 
-def tamper(point: Checkpoint, **changes: Any) -> dict[str, Any]:
+def tamper(point: EpisodeCheckpoint, **changes: Any) -> dict[str, Any]:
     """Return the JSON of a point with other fields, and the `id` that belongs to them."""
     changed = point.model_copy(update=changes).named()
     return json.loads(json.dumps(changed.model_dump(mode="json")))
@@ -112,7 +133,7 @@ def packed(path: str, kind: str = "file", more: Any = 1, data: bytes = b"x") -> 
 
 
 @pytest.fixture(scope="module")
-def point() -> Iterator[Checkpoint]:
+def point() -> Iterator[EpisodeCheckpoint]:
     with gym.make("SWE/Toy-v0", disable_env_checker=True) as env:
         env.reset(seed=3)
         env.step(act("bash", command="touch x"))
@@ -141,7 +162,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_changed_checkpoint_is_refused_by_name(what: str, point: Checkpoint, make: Any) -> None:
+def test_a_changed_checkpoint_is_refused_by_name(what: str, point: EpisodeCheckpoint, make: Any) -> None:
     changes, message = HOSTILE[what]
     if "start" in changes:
         changes = {"start": {**point.start, **changes["start"]}}
@@ -152,7 +173,7 @@ def test_a_changed_checkpoint_is_refused_by_name(what: str, point: Checkpoint, m
         env.step(act("listdir"))
 
 
-def test_what_is_no_checkpoint_is_refused(point: Checkpoint, make: Any, tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_is_refused(point: EpisodeCheckpoint, make: Any, tmp_path: Path) -> None:
     env = make()
     data = json.loads(json.dumps(point.model_dump(mode="json")))
     flipped = base64.urlsafe_b64encode(point.files[:-1]).decode()
@@ -170,7 +191,7 @@ def test_what_is_no_checkpoint_is_refused(point: Checkpoint, make: Any, tmp_path
     (tmp_path / "half").write_bytes(json.dumps(data).encode()[:-9])
     for name, message in (("nothing", "No such file"), ("half", "cannot be used")):
         with pytest.raises(UsageError, match=message):
-            Checkpoint.read(tmp_path / name)
+            EpisodeCheckpoint.read(tmp_path / name)
 
 
 def test_a_huge_file_is_refused_and_the_episode_continues(make: Any) -> None:
@@ -183,7 +204,7 @@ def test_a_huge_file_is_refused_and_the_episode_continues(make: Any) -> None:
     assert env.checkpoint().turn == 2
 
 
-def test_a_checkpoint_holds_nothing_of_the_oracle(point: Checkpoint, make: Any) -> None:
+def test_a_checkpoint_holds_nothing_of_the_oracle(point: EpisodeCheckpoint, make: Any) -> None:
     env = make()
     env.reset(options={"checkpoint": point})
     hidden = [text for text in env.task.oracle.test_files.values() if len(text) > 100]

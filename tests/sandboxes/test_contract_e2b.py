@@ -49,6 +49,11 @@ class Nearby(E2BSandbox):
 
     slack = 2.0
 
+    @property
+    def _top(self) -> str:
+        """The folder of the sandbox: the rest is this machine's."""
+        return self.workdir.removesuffix(self.spec.workdir)
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[E2BServer]:

@@ -6,7 +6,8 @@ folders that can be moved; a folder at another place, or one that it does not kn
 changed is listed: what is not in the list was deleted.
 
 Lower layers of an overlay were there before the sandbox. A folder that is only there is older than the sandbox, and
-nothing below it was written, so it is not searched.
+nothing below it was written, so it is not searched. If such folders can be moved, the host may know their inodes, and
+tells which of the changed ones are in place.
 """
 
 import errno
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from typing import Any
 
-    from ..protocol import MarkRequest, Nothing, RestoreRequest, SnapshotReply, SnapshotRequest
+    from ..protocol import (
+        MarkRequest,
+        Nothing,
+        RestoreRequest,
+        SnapshotReply,
+        SnapshotRequest,
+    )
     from .loop import Steps
 
     Entry = list[Any]  # kind, mode, user, group, time in ns, and what the kind needs
@@ -35,13 +42,13 @@ NOT_ON_DISK = frozenset(
     "proc sysfs devpts mqueue cgroup cgroup2 debugfs tracefs securityfs pstore bpf configfs fusectl devtmpfs nsfs "
     "rpc_pipefs hugetlbfs binfmt_misc efivarfs selinuxfs autofs".split()
 )
-MOST_FOLDERS = 5000  # that `mark` keeps where all can be moved
+MOST_FOLDERS = 20000  # that `mark` keeps where all can be moved
 MOST_ENTRIES = 200000
 SLACK = 60.0  # seconds that a message may be under way
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems date changes
 
 
-class Place:
+class WrittenMount:
     """A mount that may be written.
 
     Attributes:
@@ -62,6 +69,7 @@ class Snapshots:
     Attributes:
         since: Time of the start in ns; None before `mark`.
         horizon: A time in ns before the sandbox began; 0 if older folders may hold what a sandbox wrote.
+        identified: Whether the host knows the folders of the lower layers.
         kept: Device and inode -> path of a folder at the start.
     """
 
@@ -69,12 +77,14 @@ class Snapshots:
         self.since: int | None = None
         self.horizon = 0
         self.drift = 0.0
+        self.identified = False
         self.kept: dict[tuple[int, int], str] = {}
 
     def mark(self, request: "MarkRequest", _: bytes) -> "Steps[Nothing]":
         self.kept.clear()
         self.since = int(time.clock_gettime(COARSE_CLOCK) * 1e9) - 1000  # a float is not exact
         self.drift = time.time() - time.monotonic()
+        self.identified = request["identified"]
         old = request["age"]
         self.horizon = int((time.time() - old - SLACK) * 1e9) if old >= 0 else 0
         places, mounts = find_places(request["path"])
@@ -82,10 +92,10 @@ class Snapshots:
             yield from self.keep(place, mounts)
         return {}, b""
 
-    def keep(self, place: Place, mounts: "set[str]") -> "Generator[None, None, None]":
+    def keep(self, place: WrittenMount, mounts: "set[str]") -> "Generator[None, None, None]":
         """Keep the folders of a mount that can be moved, those near its top first."""
         todo = deque([place.path])
-        fixed = place.fixed and self.horizon > 0
+        fixed = self.is_fixed(place) or self.is_identified(place)
         while todo and (fixed or len(self.kept) < MOST_FOLDERS):
             yield
             path = todo.popleft()
@@ -100,16 +110,28 @@ class Snapshots:
             except OSError:  # of another user, who alone can change it; or gone
                 continue
 
+    def is_fixed(self, place: WrittenMount) -> bool:
+        """Return whether no folder of a lower layer can be moved."""
+        return place.fixed and self.horizon > 0
+
+    def is_identified(self, place: WrittenMount) -> bool:
+        """Return whether the host knows which folders of lower layers are in place."""
+        return place.layered and self.identified and self.horizon > 0
+
     def snapshot(self, request: "SnapshotRequest", _: bytes) -> "Steps[SnapshotReply]":
+        taking = self.take(request["path"], request["max_bytes"], request["in_place"] or {})
+        for place in taking.places:
+            if request["in_place"] is not None:
+                yield from taking.walk(place)
+            elif self.is_identified(place) and not place.fixed:
+                yield from taking.list_changed(place)
+        return {"entries": taking.entries, "folders": taking.undecided}, b"".join(taking.chunks)
+
+    def take(self, root: str, max_bytes: int, in_place: "dict[str, int]") -> "Taking":
         if self.since is None:
             raise OSError(errno.EINVAL, "the start of the sandbox was not marked")
         set_back = max(0.0, self.drift - (time.time() - time.monotonic()))  # the clock
-        root = request["path"]
-        places, mounts = find_places(root)
-        taking = Taking(self, root, self.since - int(set_back * 1e9), request["max_bytes"])
-        for place in places:
-            yield from taking.walk(place, mounts)
-        return {"entries": taking.entries}, b"".join(taking.chunks)
+        return Taking(self, root, self.since - int(set_back * 1e9), max_bytes, in_place)
 
     def restore(self, request: "RestoreRequest", payload: bytes) -> "Steps[Nothing]":
         root = os.path.realpath(request["path"])
@@ -143,11 +165,11 @@ class Snapshots:
         return {}, b""
 
 
-def find_places(root: str) -> "tuple[list[Place], set[str]]":
+def find_places(root: str) -> "tuple[list[WrittenMount], set[str]]":
     """Return the mounts to search, and the paths of all mounts. Below a folder of its own, a sandbox has none."""
     if root != "/":
-        return [Place(root)], set()
-    found: dict[str, Place] = {}
+        return [WrittenMount(root)], set()
+    found: dict[str, WrittenMount] = {}
     mounts = set()
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
@@ -159,7 +181,7 @@ def find_places(root: str) -> "tuple[list[Place], set[str]]":
             found.pop(name, None)
             if "rw" in options.split(",") and "rw" in flags and kind not in NOT_ON_DISK and os.path.isdir(name):
                 layered = kind == "overlay"
-                found[name] = Place(name, layered, layered and not moves_folders(flags))
+                found[name] = WrittenMount(name, layered, layered and not moves_folders(flags))
     return sorted(found.values(), key=lambda one: one.path), mounts
 
 
@@ -182,26 +204,55 @@ def moves_folders(flags: "list[str]") -> bool:
 
 
 class Taking:
-    """A snapshot so far."""
+    """A snapshot so far.
 
-    def __init__(self, marked: Snapshots, root: str, since: int, max_bytes: int) -> None:
+    Attributes:
+        in_place: Changed folders that are where they were at the start, as the host knows, and their inodes.
+        undecided: Changed folders of which only the host may know that, and their inodes.
+    """
+
+    def __init__(self, marked: Snapshots, root: str, since: int, max_bytes: int, in_place: "dict[str, int]") -> None:
         self.marked = marked
         self.root = root
         self.since = since
         self.left = max_bytes
         self.max_bytes = max_bytes
+        self.in_place = in_place
+        self.places, self.mounts = find_places(root)
         self.names = 0
+        self.undecided: dict[str, int] = {}
         self.entries: dict[str, Entry] = {}
         self.chunks: list[bytes] = []
         self.links: dict[tuple[int, int], str] = {}
 
-    def walk(self, place: Place, mounts: "set[str]") -> "Generator[None, None, None]":
+    def list_changed(self, place: WrittenMount) -> "Generator[None, None, None]":
+        todo = [place.path]
+        while todo:
+            yield
+            path = todo.pop()
+            try:
+                info = os.lstat(path)
+                changed = info.st_ctime_ns >= self.since
+                if changed and (info.st_dev, info.st_ino) not in self.marked.kept:
+                    self.undecided[path] = info.st_ino
+                if path == place.path or info.st_ctime_ns >= self.marked.horizon:
+                    todo += self.folders_in(path)
+            except OSError:  # gone meanwhile, or of another user
+                continue
+
+    def folders_in(self, path: str) -> "list[str]":
+        with os.scandir(path) as entries:
+            found = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+        return [one for one in found if one not in self.mounts]
+
+    def walk(self, place: WrittenMount) -> "Generator[None, None, None]":
         todo = [(place.path, False)]
         while todo:
+            yield
             path, whole = todo.pop()
             try:
                 info = os.lstat(path)
-                yield from self.visit(place, path, info, whole, mounts, todo)
+                yield from self.visit(place, path, info, whole, todo)
             except (FileNotFoundError, NotADirectoryError):  # a process removed it meanwhile
                 continue
             except PermissionError:
@@ -210,16 +261,9 @@ class Taking:
                 continue  # of another user, who alone can change it
 
     def visit(
-        self,
-        place: Place,
-        path: str,
-        info: os.stat_result,
-        whole: bool,
-        mounts: "set[str]",
-        todo: "list[tuple[str, bool]]",
+        self, place: WrittenMount, path: str, info: os.stat_result, whole: bool, todo: "list[tuple[str, bool]]"
     ) -> "Generator[None, None, None]":
         """Take a folder and its files, and add the folders in it to `todo`. `whole`: also what has not changed."""
-        yield
         changed = info.st_ctime_ns >= self.since
         whole = whole or (changed and self.has_moved(place, path, info))
         old = place.layered and path != place.path and info.st_ctime_ns < self.marked.horizon
@@ -230,7 +274,7 @@ class Taking:
         if whole or changed:
             self.add(path, FOLDER, info, [one.name for one in found])
         for one in found:
-            if one.path in mounts:
+            if one.path in self.mounts:
                 continue
             if one.is_dir(follow_symlinks=False):
                 todo.append((one.path, whole))
@@ -239,12 +283,16 @@ class Taking:
             if whole or status.st_ctime_ns >= self.since:
                 yield from self.take(one.path, status)
 
-    def has_moved(self, place: Place, path: str, info: os.stat_result) -> bool:
+    def has_moved(self, place: WrittenMount, path: str, info: os.stat_result) -> bool:
         """Return whether a folder that changed may have been elsewhere at the start."""
         known = self.marked.kept.get((info.st_dev, info.st_ino))
         if path == place.path:
             return False
-        return not (place.fixed and self.marked.horizon) if known is None else known != path
+        if known is not None:
+            return known != path
+        if self.marked.is_fixed(place):
+            return False
+        return not self.marked.is_identified(place) or self.in_place.get(path) != info.st_ino
 
     def add(self, path: str, kind: str, info: os.stat_result, more: object) -> None:
         name = os.path.relpath(path, self.root)

@@ -25,7 +25,7 @@ from ..contents.pythons import PreparedPython, prepare_python
 from ..contents.workspaces import DATE, base_commit, prepare_workspace
 from ..runner_sandbox import RunnerSandbox
 from ..types import ISOLATION_LEVELS, Finding, SandboxSpec, parse_options
-from .forkserver import Supervisor, launch
+from .forkserver import Supervisor, launch, layers_of
 from .tiers import TIERS, check_cpus, find_pasta, group_config, process_limits, watched_memory
 
 PYTHON_HOME = "/opt/venv"
@@ -130,7 +130,9 @@ class LocalSandbox(RunnerSandbox):
         self._python = self._prepare_python(deadline - time.monotonic())
         if self._tier != "namespace":
             self._root = f"{os.path.realpath(tempfile.gettempdir())}/swe-gym-{uuid.uuid4().hex}"
-        stream, self._supervisor = launch(self._config(workspace), deadline)
+        config = self._config(workspace)
+        self._layers = layers_of(config)
+        stream, self._supervisor = launch(config, deadline)
         return stream
 
     def _find_impossible(self) -> str:

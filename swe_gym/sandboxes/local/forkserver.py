@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from ... import guests
 from ...errors import SandboxStartError
@@ -51,6 +52,11 @@ class Supervisor:
             if poll.poll(seconds * 1000):
                 break
         os.close(pidfd)
+
+
+def layers_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the lower layers of a sandbox's root, top first, if the kernel mounts them."""
+    return tuple(config["layers"]) if config["tier"] == "namespace" and config["overlay"] == "kernel" else ()
 
 
 def launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream, Supervisor]:

@@ -23,7 +23,7 @@ from ..contents.pythons import pack_portable_python
 from ..images import ImageStore, StoredImage, copies_folder, id_ranges
 from ..types import SandboxSpec, demand_isolation, parse_options
 from .build import build_image, check_buildable
-from .forkserver import Supervisor, launch
+from .forkserver import Supervisor, launch, layers_of
 from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits, watched_memory
 
 PROBE_SECONDS = 10.0
@@ -101,8 +101,10 @@ class ImageSandbox(ContainerSandbox):
         layers = self._in_use.enter_context(store.using(self._image))
         if not has_python(layers):
             layers = [python_layer(deadline), *layers]
+        config = self._config(self._image, layers)
+        self._layers = layers_of(config)
         try:
-            stream, self._supervisor = launch(self._config(self._image, layers), deadline)
+            stream, self._supervisor = launch(config, deadline)
         except SandboxStartError as error:
             error.detail = f"{error.detail} (image {self._image.name})"
             raise
