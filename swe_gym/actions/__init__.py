@@ -4,7 +4,7 @@
 prompt that teaches a model its tools and the format. `docs/tools/actions.md` describes the formats.
 """
 
-from .arguments import check_text, convert_arguments, properties_of, shell_tool
+from .arguments import check_text, convert_arguments, properties_of, shell_tool, value_of
 from .parse import parse_action
 from .render import describe_tools, render_call, render_possible, require_shell, resolve_format
 from .scan import FORMATS, FoundCall, TooManyCalls, find_calls
@@ -24,4 +24,5 @@ __all__ = [
     "require_shell",
     "resolve_format",
     "shell_tool",
+    "value_of",
 ]

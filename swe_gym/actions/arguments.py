@@ -185,6 +185,14 @@ def _from_text(text: str, types: Sequence[str]) -> object:
     return text
 
 
+def value_of(text: str, schema: object) -> object:
+    """Return an argument that is written as text: None, or a value of a type that its schema allows, else the text."""
+    types = types_of(schema)
+    if not types or "string" in types:
+        return text
+    return None if text.strip().lower() == "null" else _from_text(text, types)
+
+
 _NUMBER = re.compile(r"[+-]?[0-9]{1,100}(\.[0-9]{0,100})?([eE][+-]?[0-9]{1,3})?")
 
 

@@ -392,6 +392,8 @@ _PARAM_END = re.compile(r"<(?:/param>|param\s|function=)")
 _CDATA = re.compile(r"\s*+<!\[CDATA\[")
 _CDATA_END = re.compile(r"\]\]>\s*+</param>")
 _CLOSE_OR_OPEN = re.compile(r"</function>|<function=")
+_ENDS = re.compile(r"\s*+(?:</tool_call>|\Z)")
+"""What may stand instead of `</function>`."""
 
 
 def _read_function(text: str, match: re.Match[str]) -> _Read:
@@ -404,7 +406,7 @@ def _read_function(text: str, match: re.Match[str]) -> _Read:
     arguments, position, flaw = _read_parameters(text, opened.end(), format)
     if closed := _CLOSE.match(text, position):
         position = closed.end()
-    elif not flaw and (not arguments or _skip_blank(text, position) < len(text)):
+    elif not flaw and not (arguments and _ENDS.match(text, position)):
         if not arguments and not _closes(text, position):
             return [], opened.end(), 1  # the text talks about the function
         flaw = f"Expected a parameter or </function>, found {_quote_next(text, position)}."

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..actions import FoundCall, TooManyCalls, find_calls
 from ..syntax import parse
@@ -43,6 +43,8 @@ class CallFormat(NamedTuple):
         wrapper: What else may stand around calls, and is no content.
         typed: Whether arguments have types. Otherwise they are text, and the tool's schema tells which are numbers.
         split: Divides a text into reasoning and the rest, for formats without `<think>`.
+        opening: Tag of a call that ends reasoning; empty if a call in reasoning is reasoning.
+        beside: What stands beside calls and is content: the text "before" the first one, all "around", or "nothing".
     """
 
     find: Finder
@@ -50,6 +52,15 @@ class CallFormat(NamedTuple):
     wrapper: str = ""
     typed: bool = True
     split: Callable[[str], tuple[str, str]] | None = None
+    opening: str = ""
+    beside: Literal["before", "around", "nothing"] = "before"
+
+    def find_whole(self, text: str) -> list[FoundCall]:
+        """Return the calls of a text that have no flaw; none if it has too many."""
+        try:
+            return [one for one in self.find(text) if not one.flaw]
+        except (RecursionError, TooManyCalls):
+            return []
 
 
 def read_text(text: str, form: CallFormat, *, opened: bool) -> Reading:
@@ -61,11 +72,10 @@ def read_text(text: str, form: CallFormat, *, opened: bool) -> Reading:
         opened: Whether the prompt has opened the reasoning.
     """
     reasoning, said = form.split(text) if form.split else _split_think(text, opened=opened)
-    try:
-        calls = [one for one in form.find(said) if not one.flaw]
-    except (RecursionError, TooManyCalls):
-        calls = []
-    return Reading(reasoning, said, calls)
+    start = reasoning.find(form.opening) if form.opening else -1
+    if start >= 0 and form.find_whole(reasoning[start:]):
+        reasoning, said = reasoning[:start], reasoning[start:] + said
+    return Reading(reasoning, said, form.find_whole(said))
 
 
 _THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>", re.DOTALL)
@@ -90,8 +100,10 @@ def _of_actions(name: str) -> Finder:
 # --- blocks ---------------------------------------------------------------------------------------------------
 
 
-def _blocks(pattern: str, read: Callable[[re.Match[str]], list[tuple[str, JsonObject]]]) -> Finder:
-    """Return a finder of blocks that match a pattern. A block that cannot be read is content."""
+def _blocks(
+    pattern: str, read: Callable[[re.Match[str]], list[tuple[str, JsonObject]]], *, all_or_none: bool = False
+) -> Finder:
+    """Return a finder of blocks that match a pattern. A block that cannot be read is content; with it, all may be."""
     compiled = re.compile(pattern, re.DOTALL)
 
     def find(text: str) -> list[FoundCall]:
@@ -102,6 +114,8 @@ def _blocks(pattern: str, read: Callable[[re.Match[str]], list[tuple[str, JsonOb
             try:
                 calls = read(match)
             except (ValueError, SyntaxError, MemoryError):
+                if all_or_none:
+                    return []
                 continue
             found += [FoundCall("", match.start(), match.end(), name, arguments) for name, arguments in calls]
         return found
@@ -120,18 +134,32 @@ def _json_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
     return [(match["name"].strip(), _object(match["arguments"]))]
 
 
+def _hermes_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
+    """Read the object of a call; some models write its arguments as JSON in a string."""
+    value = _object(match["object"])
+    name, arguments = value.get("name"), value.get("arguments", "")
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError("the call has no name")
+    return [(name.strip(), _object(arguments if isinstance(arguments, str) else json.dumps(arguments)))]
+
+
 _PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
 def _pairs_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
     """Read GLM's pairs of keys and values."""
+    pairs = _PAIR.findall(match["arguments"])
     if _PAIR.sub("", match["arguments"]).strip():
         raise ValueError("there is something between the pairs")
-    return [(match["name"].strip(), dict(_PAIR.findall(match["arguments"])))]
+    if not pairs and not match[0].endswith("</tool_call>"):
+        raise ValueError("the name may be cut off")
+    return [(match["name"].strip(), dict(pairs))]
 
 
 _QUOTE = '<|"|>'
 _KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)\s*:")
+_BARE = re.compile(r'([:\[,]\s*)([^\s{}\[\],"][^{}\[\],"]*|(?<=:)(?=\s*[,}]))(?=\s*[,}\]])')
+"""A value without quotes, or a missing one, after its colon or in a list."""
 
 
 def _gemma_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
@@ -139,8 +167,21 @@ def _gemma_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
     pieces = f"{{{match['arguments']}}}".split(_QUOTE)
     if len(pieces) % 2 == 0:
         raise ValueError("a string is not closed")
-    written = [json.dumps(one) if index % 2 else _KEY.sub(r'\1"\2":', one) for index, one in enumerate(pieces)]
+    written = [json.dumps(one) if index % 2 else _quote_bare(one) for index, one in enumerate(pieces)]
     return [(match["name"], _object("".join(written)))]
+
+
+def _quote_bare(text: str) -> str:
+    """Return Gemma's arguments between strings as JSON."""
+    return _BARE.sub(lambda match: match[1] + _bare_value(match[2]), _KEY.sub(r'\1"\2":', text))
+
+
+def _bare_value(text: str) -> str:
+    said = text.strip()
+    try:
+        return json.dumps(parse_json(said.lower() if said.lower() in _JSON_NAMES else said))
+    except ValueError:
+        return json.dumps(said)
 
 
 def _python_calls(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
@@ -156,6 +197,7 @@ def _python_calls(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
 
 _LOOSE = re.compile(r"\[\s*([\w.\-]+)\((.*)\)\s*\]", re.DOTALL)
 _NEXT_ARGUMENT = re.compile(r",\s*(?=\w+=)")
+_ZEROS = re.compile(r"\A0+(?=\d)")
 
 
 def _loose_call(text: str) -> tuple[str, JsonObject]:
@@ -169,7 +211,7 @@ def _loose_call(text: str) -> tuple[str, JsonObject]:
         written = f"{written}, {piece}" if written else piece
         key, _, value = written.partition("=")
         if value[:1] != "'":
-            arguments[key.strip()] = _python_value(parse(value.strip(), "eval").body)
+            arguments[key.strip()] = _python_value(parse(_ZEROS.sub("", value.strip()), "eval").body)
         elif len(value) > 1 and value.endswith("'"):
             arguments[key.strip()] = value[1:-1]
         else:
@@ -190,10 +232,22 @@ def _python_call(node: ast.expr) -> tuple[str, JsonObject]:
 
 
 def _python_value(node: ast.expr) -> object:
+    """Return the value of a literal as JSON has it: names of JSON count, a set is a list."""
+    return parse_json(json.dumps(_literal(node)))
+
+
+def _literal(node: ast.expr) -> object:
     if isinstance(node, ast.Name) and node.id in _JSON_NAMES:
         return _JSON_NAMES[node.id]
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return [_literal(one) for one in node.elts]
+    if isinstance(node, ast.Dict):
+        keys = [one and str(_literal(one)) for one in node.keys]
+        return dict(zip(keys, map(_literal, node.values), strict=True))
     value: object = ast.literal_eval(node)
-    return parse_json(json.dumps(value))
+    if not isinstance(value, str | int | float | None):
+        raise ValueError(f"JSON has no {type(value).__name__}")
+    return value
 
 
 # --- harmony --------------------------------------------------------------------------------------------------
@@ -203,7 +257,9 @@ _HARMONY = re.compile(
     r"(?P<body>.*?)(?:<\|(?:end|call|return)\|>|\Z)",
     re.DOTALL,
 )
-_RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
+_RECIPIENT = re.compile(r"to=(?:functions\.)?(?!(?:assistant|python|browser|container)\b)([^\s<]+)")
+"""The function that a message calls; the others are tools of the provider."""
+
 _TAG = re.compile(r"<\|[a-z]+\|>")
 
 
@@ -224,7 +280,7 @@ def _split_harmony(text: str) -> tuple[str, str]:
         for channel, recipient, match in parts
         if recipient or channel != "analysis"
     ]
-    return "\n".join(thoughts), "".join(rest) if parts else _TAG.sub("", text)
+    return "\n".join(thoughts), "\n".join(rest) if parts else _TAG.sub("", text)
 
 
 def _find_harmony(text: str) -> list[FoundCall]:
@@ -253,21 +309,32 @@ _DEEPSEEK = (
     r"\s*(?:<｜tool▁call▁end｜>|\Z)"
 )
 
+_TOOL_CALL = "<tool_call>"
+
 FORMATS: Mapping[str, CallFormat] = {
-    "hermes": CallFormat(_of_actions("hermes"), "hermes"),
-    "qwen3_coder": CallFormat(_of_actions("r2e"), "r2e", typed=False),
-    "llama": CallFormat(_of_actions("json"), "json", r"<\|python_tag\|>"),
+    "hermes": CallFormat(
+        _blocks(r"<tool_call>(?P<object>.*?)(?:</tool_call>|\Z)", _hermes_call, all_or_none=True),
+        "hermes",
+        opening=_TOOL_CALL,
+    ),
+    "qwen3_coder": CallFormat(_of_actions("r2e"), "r2e", typed=False, opening=_TOOL_CALL),
+    "llama": CallFormat(_of_actions("json"), "json", r"<\|python_tag\|>", beside="nothing"),
     "deepseek_v3": CallFormat(_blocks(_DEEPSEEK, _json_call), wrapper="<｜tool▁calls▁(?:begin|end)｜>"),
     "glm45": CallFormat(
-        _blocks(r"<tool_call>\s*(?P<name>[^\s<>]+)(?P<arguments>.*?)</tool_call>", _pairs_call), typed=False
+        _blocks(r"<tool_call>\s*(?P<name>[^\s<>]+)(?P<arguments>.*?)(?:</tool_call>|\Z)", _pairs_call),
+        typed=False,
+        opening=_TOOL_CALL,
     ),
-    "openai": CallFormat(_find_harmony, wrapper=_TAG.pattern, split=_split_harmony),
+    "openai": CallFormat(_find_harmony, wrapper=_TAG.pattern, split=_split_harmony, beside="around"),
     "gemma4": CallFormat(
         _blocks(r"<\|tool_call>call:(?P<name>[\w.\-]+)\{(?P<arguments>.*?)\}<tool_call\|>", _gemma_call),
         split=_split_gemma,
         wrapper=r"<\|tool_response>",
+        opening="<|tool_call>",
     ),
-    "lfm2": CallFormat(_blocks(r"<\|tool_call_start\|>(?P<arguments>.*?)<\|tool_call_end\|>", _python_calls)),
+    "lfm2": CallFormat(
+        _blocks(r"<\|tool_call_start\|>(?P<arguments>.*?)<\|tool_call_end\|>", _python_calls), beside="around"
+    ),
 }
 """Name of a format -> its reader. The names are those of vLLM's `--tool-call-parser`, apart from `llama`.
 
@@ -282,17 +349,21 @@ FORMATS: Mapping[str, CallFormat] = {
 """
 
 
-def without_calls(said: str, found: Sequence[FoundCall], wrapper: str) -> list[str]:
-    """Return the text around calls, with more or less of the white space before them; at least one text."""
+def without_calls(said: str, found: Sequence[FoundCall], form: CallFormat) -> list[str]:
+    """Return the content beside calls, with more or less of the white space before them; at least one text."""
     if not found:
-        return list(dict.fromkeys([re.sub(wrapper or r"\Z", "", said).strip(), said.strip(), said.lstrip(), said]))
+        return list(dict.fromkeys([re.sub(form.wrapper or r"\Z", "", said).strip(), said.strip(), said.lstrip(), said]))
+    if form.beside == "nothing":
+        return [""]
     parts, start = [], 0
     for one in found:
         parts.append(said[start : one.start])
         start = max(start, one.end)
     parts.append(said[start:])
-    if wrapper:
-        parts = [re.sub(wrapper, "", part) for part in parts]
+    if form.wrapper:
+        parts = [re.sub(form.wrapper, "", part) for part in parts]
+    if form.beside == "before":
+        parts = parts[:1]
     trimmed = [part.strip(" \n;") for part in parts]
     before = parts[0].lstrip()
     ends = [before.removesuffix("\n"), before.removesuffix("\n\n"), before] if not any(trimmed[1:]) else []

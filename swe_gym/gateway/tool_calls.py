@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..actions import FoundCall, convert_arguments
+from ..actions import FoundCall, properties_of, value_of
 from ..errors import unknown_name
 from ..rollout.tokens import ChatTemplate
 from ..types import JsonMapping, JsonObject, ToolSpec
@@ -37,7 +36,7 @@ def readings(
     found = [one for one in found if _is_call(one, tools, style)]
     calls = [tool_call(new_id(9), one.name, _arguments(one, tools, form)) for one in found[: None if parallel else 1]]
     thoughts = dict.fromkeys([reasoning.strip(), reasoning.strip("\n"), reasoning])
-    for content, thought in itertools.product(without_calls(said, found, form.wrapper), thoughts):
+    for content, thought in itertools.product(without_calls(said, found, form), thoughts):
         message: JsonObject = {"role": "assistant", "content": content}
         if thought:
             message["reasoning_content"] = thought
@@ -184,7 +183,7 @@ def _is_call(found: FoundCall, tools: Sequence[JsonObject], style: str) -> bool:
 def _arguments(found: FoundCall, tools: Sequence[JsonObject], form: CallFormat) -> str:
     arguments: JsonMapping = found.arguments
     if not form.typed:  # values are text: the tool's schema tells which are numbers
-        with contextlib.suppress(Exception):  # the schema is the agent's, and it says what is wrong
-            for spec in specs_of([tool for tool in tools if tool["function"]["name"] == found.name]):
-                arguments = convert_arguments(spec, found.arguments)
+        schemas = [spec.parameters for spec in specs_of(tools) if spec.name == found.name]
+        known = properties_of(schemas[0]) if schemas else {}
+        arguments = {key: value_of(str(text), known.get(key)) for key, text in arguments.items()}
     return json.dumps(arguments, ensure_ascii=False)

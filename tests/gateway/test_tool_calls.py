@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from swe_gym.gateway.calls import keep_written_ids, tool_call
 from swe_gym.gateway.matrix import make_tokenizer
 from swe_gym.gateway.parsing import arguments_of
 from swe_gym.gateway.rendering import Renderer
-from swe_gym.gateway.tool_calls import readings
+from swe_gym.gateway.tool_calls import VllmParsers, readings
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.types import JsonObject
 
@@ -97,7 +98,7 @@ CASES: list[tuple[str, str, str, list[tuple[str, Any]], str]] = [  # style, text
         [LS, TWO],
         "a",
     ),
-    ("gemma4", "<|tool_call>call:bash{n:}<tool_call|>", "<|tool_call>call:bash{n:}<tool_call|>", [], ""),
+    ("gemma4", "<|tool_call>call:bash{n:[}<tool_call|>", "<|tool_call>call:bash{n:[}<tool_call|>", [], ""),
     (
         "lfm2",
         "<think>a</think>So:<|tool_call_start|>[bash(command='ls'), count(n=2)]<|tool_call_end|>",
@@ -121,6 +122,57 @@ def test_calls_of_each_family(
     assert message.get("reasoning_content", "") == reasoning
     assert len({one["id"] for one in found}) == len(found)
     assert "tool_calls" not in read(text, [], style)
+
+
+EDIT = {
+    "path": {"type": "string"},
+    "line": {"type": "integer"},
+    "all": {"type": "boolean"},
+    "ratio": {"type": "number"},
+    "edits": {"type": "array", "items": {"type": "object"}},
+    "options": {"type": "object"},
+    "mode": {"type": "string", "enum": ["fast", "safe"]},
+    "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+}
+MANY = [
+    *TOOLS,
+    {"type": "function", "function": {"name": "edit", "parameters": {"type": "object", "properties": EDIT}}},
+    {"type": "function", "function": {"name": "finish", "parameters": {"type": "object", "properties": {}}}},
+]
+ANSWERS = [json.loads(line) for line in (Path(__file__).parent / "answers.jsonl").read_text().splitlines()]
+"""Answers as models of each family write them, and how they are read. `vllm` names the parsers of vLLM that read the
+same, unless `differs` says what vLLM does instead; it is missing where these parsers need files of the model.
+"""
+
+
+def reading(message: JsonObject) -> tuple[str, str, list[list[Any]]]:
+    """Return reasoning, content and calls of a message."""
+    calls = [[one["function"]["name"], arguments_of(one)] for one in message.get("tool_calls") or ()]
+    return message.get("reasoning_content", "").strip(), message["content"].strip(), calls
+
+
+@pytest.mark.parametrize("family", dict.fromkeys(one["family"] for one in ANSWERS if one["style"] in FORMATS))
+def test_answers_of_each_family_are_read_as_their_server_reads_them(family: str) -> None:
+    for one in ANSWERS:
+        if one["family"] == family:
+            found = read(one["text"], MANY, one["style"], opened=one.get("opened", False))
+            assert reading(found) == expected(one), one["text"]
+
+
+@pytest.mark.parametrize("family", dict.fromkeys(one["family"] for one in ANSWERS if one.get("vllm")))
+def test_vllm_reads_the_answers_alike_unless_the_difference_is_named(family: str) -> None:
+    require_vllm()
+    own = [one for one in ANSWERS if one["family"] == family]
+    tags = " ".join(one["text"] for one in own)
+    show = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    parsers = VllmParsers(own[0]["vllm"], ChatTemplate(make_tokenizer(f"{{# {tags} #}}{show}")))
+    for one in own:
+        found = next(parsers.readings(one["text"], MANY, "<think>" if one.get("opened") else ""))
+        assert (reading(found) == expected(one)) == ("differs" not in one), one["text"]
+
+
+def expected(answer: JsonObject) -> tuple[str, str, list[list[Any]]]:
+    return answer.get("reasoning", ""), answer.get("content", ""), answer.get("calls", [])
 
 
 TAGS = (
