@@ -209,6 +209,11 @@ def text_of(message: JsonMapping) -> str:
     return "\n".join(part.get("text") or "" for part in content)
 
 
+def thought_of(message: JsonMapping) -> str:
+    """Return the reasoning of a message, without the white space around it; empty if there is none."""
+    return str(message.get("reasoning_content") or message.get("reasoning") or "").strip()
+
+
 def arrange_system_messages(messages: Sequence[JsonObject], later: str) -> list[JsonObject]:
     """Return messages with one system message at the start: many chat templates take no other.
 

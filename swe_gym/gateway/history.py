@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from ..types import JsonObject
-from .calls import NO_TOOLS, Answer, Call, Digests, mark, path_after, text_of
+from ..types import JsonMapping, JsonObject
+from .calls import NO_TOOLS, Answer, Call, Digests, mark, path_after, text_of, thought_of
 from .parsing import arguments_of
 
 Reason = Literal[
@@ -163,10 +163,22 @@ class _AnswerIndex:
     def add(self, key: bytes, node: AnsweredCall) -> None:
         self._nodes[key].append(node)
 
-    def find(self, key: bytes) -> AnsweredCall | None:
-        """Return the answer that the agent most likely means: one that it took, then not continued, then the last."""
-        found = self._nodes.get(key, ())
-        return max(found, key=lambda node: (node.certainty, not node.children, node.number), default=None)
+    def find(self, key: bytes, message: JsonMapping | None = None) -> AnsweredCall | None:
+        """Return the answer that the agent most likely means.
+
+        It is one with the thought of the agent's message, then one that it took, then not continued, then the last.
+        """
+        thought = thought_of(message) if message else ""
+        return max(
+            self._nodes.get(key, ()),
+            key=lambda node: (
+                bool(thought) and thought_of(node.answer.message) == thought,
+                node.certainty,
+                not node.children,
+                node.number,
+            ),
+            default=None,
+        )
 
 
 class CallHistory:
@@ -198,7 +210,7 @@ class CallHistory:
         dropped, told = self._find_dropped(paths)
         known: dict[int, AnsweredCall] = {}
         for index in reversed(answers):
-            if parent := self._by_path.find(paths[index]):
+            if parent := self._by_path.find(paths[index], call.messages[index]):
                 if told <= index:
                     dropped, told = None, index + 1
                 reason = self._branching(parent, tools, key, dropped)
@@ -206,7 +218,7 @@ class CallHistory:
                 parent.children += 1
                 new = tuple(call.messages[index + 1 :])
                 return CallPlace(parent, True, new, reason, paths[-1], tools, {}, dropped, told - index - 1)
-            if node := self._by_mark.find(marks[index]):
+            if node := self._by_mark.find(marks[index], call.messages[index]):
                 self.take(node)
                 known[index] = node
         origin, reason = (None, "dropped_answer") if dropped else self._origin(call, key, known)

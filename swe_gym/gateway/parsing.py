@@ -15,12 +15,17 @@ MOST_LEVELS = 64
 
 def arguments_of(call: JsonMapping) -> JsonObject:
     """Return the arguments of a tool call; those that are not a JSON object as {"arguments": text}."""
-    text = call["function"]["arguments"]
+    value = object_of(call)
+    return {"arguments": call["function"]["arguments"]} if value is None else value
+
+
+def object_of(call: JsonMapping) -> JsonObject | None:
+    """Return the arguments of a tool call; None if they are not a JSON object."""
     try:
-        value = parse_json(text or "{}")
+        value = parse_json(call["function"]["arguments"] or "{}")
     except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {"arguments": text}
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def parse_json(text: str) -> Json:

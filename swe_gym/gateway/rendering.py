@@ -14,7 +14,7 @@ from ..rollout.tokens import ChatTemplate
 from ..types import JsonObject, ToolCall
 from .call_formats import FORMATS, VLLM, Family, family_of
 from .calls import WRITTEN_ID, Answer, Refusal, arrange_system_messages
-from .parsing import arguments_of
+from .parsing import arguments_of, object_of
 from .template_proof import ARGUMENTS, PROBE, PROBE_NAME, QUESTION, Shape, Unproven, find_shape, shown
 from .tool_calls import VllmParsers, parse_message, readings, specs_of
 
@@ -172,7 +172,7 @@ class Renderer:
         return said
 
     def _call(self, call: JsonObject) -> JsonObject:
-        arguments = arguments_of(call)
+        arguments = object_of(call) or {}  # as vLLM shows arguments that are no object
         shown = arguments if self.shape.arguments == "objects" else json.dumps(arguments, ensure_ascii=False)
         return {**call, "type": "function", "function": {**call["function"], "arguments": shown}}
 

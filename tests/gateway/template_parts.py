@@ -52,7 +52,7 @@ class Writer:
             said = self.say(number)
             text, end = self.render_answer(said) if isinstance(said, dict) else (said, self.end)
             ids = self.template.encode(text)
-            if number in self.cut:
+            if number in self.cut and ids:
                 ids, end = ids[: max(1, len(ids) * 3 // 4)], ""
             ids += self.template.encode(end)
             logprobs = [-(number * 1000 + index + 1) / 1e6 for index in range(len(ids))]

@@ -80,7 +80,7 @@ class Step(NamedTuple):
 
 
 def steps_with(during: st.SearchStrategy[tuple[Step, ...]]) -> st.SearchStrategy[Step]:
-    kinds = st.sampled_from(["extend", "again", "edit", "compact", "start", "branch"])
+    kinds = st.sampled_from(["extend", "again", "edit", "compact", "start", "branch", "delegate"])
     answers = st.sampled_from(["taken", "taken", "cut", "lost"])
     return st.builds(Step, kinds, st.integers(0, 5), st.text(max_size=8), answers, st.booleans(), during)
 
@@ -109,6 +109,9 @@ def next_messages(kind: str, old: list[Any], text: str) -> list[Any]:
         return old[:-1]
     if kind == "edit":
         return [{"role": "user", "content": f"edited {text}"}, *told(old, text)[1:]]
+    if kind == "delegate":
+        made = [json.loads(one["function"]["arguments"]) for said in old for one in said.get("tool_calls") or ()]
+        return user(f"{made[-1] if made else text}")
     if kind == "compact":
         return user(f"so far: {old[-1]['content']} {text}")
     answers = [index for index, message in enumerate(old) if message["role"] == "assistant"]
