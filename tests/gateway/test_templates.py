@@ -227,8 +227,6 @@ def test_a_conversation_is_read_and_rendered_as_the_template_does(name: str) -> 
 
 
 REWRITING = {
-    "GigaChat3-10B-A1.8B": "answer_rewritten",  # calls are messages of their own
-    "GigaChat3.1-10B-A1.8B": "answer_rewritten",
     "Qwen-QwQ-32B": "template_rewrites_history",
     "Reka-Edge": "template_rewrites_history",
     "deepseek-ai-DeepSeek-V3.2": "template_rewrites_history",  # unless it thinks
