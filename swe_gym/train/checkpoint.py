@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -57,10 +57,32 @@ class Checkpoints:
             tensors: State dictionaries by name. The states of the global random number generators are added.
             facts: Plain JSON.
             waiting: Episodes that were played and not trained on yet, as (number, trajectory).
+
+        Raises:
+            UsageError: It could not be written, for example because the disk is full. Earlier ones are intact.
         """
         target = self._folder / f"{update:08d}"
         partial = target.with_name(f"{target.name}.part")
         shutil.rmtree(partial, ignore_errors=True)
+        try:
+            self._write(partial, update, tensors, facts, waiting)
+        except (OSError, RuntimeError) as error:  # torch.save raises either if the disk is full
+            shutil.rmtree(partial, ignore_errors=True)
+            last = self.last()
+            rest = f"checkpoint {last.update} is intact" if last else "there is no earlier one"
+            raise UsageError(
+                f"the checkpoint of update {update} could not be written to {self._folder}: {error}; {rest}. Free disk "
+                "space and run the same command again"
+            ) from error
+        shutil.rmtree(target, ignore_errors=True)
+        partial.replace(target)
+        for old in self._all()[: -self._keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return target
+
+    def _write(
+        self, partial: Path, update: int, tensors: State, facts: State, waiting: Iterable[tuple[int, Trajectory]]
+    ) -> None:
         partial.mkdir(parents=True)
         torch.save({**tensors, "torch_rng": torch.get_rng_state()}, partial / "state.pt")
         if torch.cuda.is_available():
@@ -70,11 +92,6 @@ class Checkpoints:
         (partial / "facts.json").write_text(json.dumps({**facts, "update": update, "random": random_state(random)}))
         (partial / _COMPLETE).touch()
         _sync(partial)
-        shutil.rmtree(target, ignore_errors=True)
-        partial.replace(target)
-        for old in self._all()[: -self._keep]:
-            shutil.rmtree(old, ignore_errors=True)
-        return target
 
     def last(self) -> Checkpoint | None:
         """Return the last complete checkpoint."""
@@ -143,6 +160,47 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
+CANDIDATES = 4
+"""Tasks that a Thompson draw looks at for each one that it takes."""
+
+
+class PassRates:
+    """What the policy has solved so far, as a Beta distribution of each task's pass rate.
+
+    After an update in which s of k episodes of a task were resolved (MoPPS, arXiv 2507.04632, section 3):
+
+        alpha' = l alpha + (1 - l) 1 + s        beta' = l beta + (1 - l) 1 + k - s
+
+    l < 1 forgets what an older policy did. The tasks are chosen whose sampled rate r ~ Beta(alpha, beta) is nearest to
+    1/2, where the episodes of a group differ most. Unknown tasks have Beta(1, 1), so they are tried, too.
+
+    Args:
+        counts: alpha and beta by task id, as in the attribute.
+
+    Attributes:
+        counts: alpha and beta of the tasks that were played.
+    """
+
+    FORGET = 0.5
+
+    def __init__(self, counts: Mapping[str, Sequence[float]] | None = None) -> None:
+        self.counts = {task_id: (alpha, beta) for task_id, (alpha, beta) in (counts or {}).items()}
+
+    def add(self, trajectories: Iterable[Trajectory]) -> None:
+        """Count the episodes of an update."""
+        found: dict[str, list[bool]] = {}
+        for one in trajectories:
+            found.setdefault(one.task_id, []).append(one.resolved)
+        for task_id, resolved in found.items():
+            kept = [self.FORGET * count + 1 - self.FORGET for count in self.counts.get(task_id, (1.0, 1.0))]
+            self.counts[task_id] = (kept[0] + sum(resolved), kept[1] + len(resolved) - sum(resolved))
+
+    def choose(self, task_ids: Sequence[str], count: int, draw: random.Random) -> list[int]:
+        """Return the places of `count` candidates, in order."""
+        far = [abs(draw.betavariate(*self.counts.get(task_id, (1.0, 1.0))) - 0.5) for task_id in task_ids]
+        return sorted(sorted(range(len(far)), key=far.__getitem__)[:count])
+
+
 _MAY_CHANGE = {"run": ("updates", "minutes", "output", "trackers"), "generation": ("url", "options")}
 """The fields that may differ when a run resumes."""
 
@@ -152,10 +210,11 @@ class RunState:
 
     Attributes:
         update: Number of updates made.
-        drawn: Number of groups drawn. Each task is drawn once before any twice.
+        drawn: Number of tasks drawn, as candidates or to be played. Each is drawn once before any twice.
         tasks: Random number generator that draws seeds.
         shuffle: Random number generator that draws minibatches.
         in_flight: Episodes that were drawn and not trained on when the run was saved, and how they ended.
+        rates: What the policy has solved so far, for the Thompson curriculum.
     """
 
     def __init__(self, seed: int) -> None:
@@ -164,6 +223,7 @@ class RunState:
         self._order = ShuffledOrder(1, seed)
         self.shuffle = torch.Generator().manual_seed(seed)
         self.in_flight: list[tuple[TrainSlot, End]] = []
+        self.rates = PassRates()
         self._minutes_before = 0.0
         self._started = time.monotonic()
 
@@ -172,16 +232,20 @@ class RunState:
         """Wall-clock minutes, over all resumes."""
         return self._minutes_before + (time.monotonic() - self._started) / 60
 
-    def draw(self, task_ids: Sequence[str], groups: int, size: int) -> list[TrainSlot]:
-        """Draw the episodes of groups: a task each, without replacement, and a seed for each episode."""
+    def draw(self, task_ids: Sequence[str], groups: int, size: int, curriculum: str = "shuffled") -> list[TrainSlot]:
+        """Draw the episodes of groups: a task each, without replacement, and a seed for each episode.
+
+        With the curriculum "thompson" the tasks are chosen from `CANDIDATES` times as many.
+        """
         if self._order.count != len(task_ids):
             self._order = ShuffledOrder(len(task_ids), self._order.seed)
-        first, self.drawn = self.drawn, self.drawn + groups
+        most = max(groups, len(task_ids) - self.drawn % len(task_ids))  # no task is a candidate twice
+        count = min(CANDIDATES * groups, most) if curriculum == "thompson" else groups
+        first, self.drawn = self.drawn, self.drawn + count
         tasks = [task_ids[self._order[place]] for place in range(first, self.drawn)]
+        chosen = self.rates.choose(tasks, groups, self.tasks) if curriculum == "thompson" else range(groups)
         return [
-            TrainSlot(task_id, group, self.tasks.getrandbits(31))
-            for group, task_id in enumerate(tasks, first)
-            for _ in range(size)
+            TrainSlot(tasks[place], first + place, self.tasks.getrandbits(31)) for place in chosen for _ in range(size)
         ]
 
     def save(self, checkpoints: Checkpoints, learner: Learner) -> None:
@@ -194,6 +258,7 @@ class RunState:
                 "cursor": random_state(self.tasks),
                 "minutes": self.minutes,
                 "drawn": self.drawn,
+                "pass_rates": self.rates.counts,
                 "in_flight": [slot for slot, _ in self.in_flight],
                 "lost": [[index, *end] for index, end in enumerate(ends) if isinstance(end, Failure)],
             },
@@ -214,6 +279,7 @@ class RunState:
         self.shuffle.set_state(tensors["shuffle"])
         set_random_state(facts["cursor"], self.tasks)
         self.drawn = facts["drawn"]
+        self.rates = PassRates(facts.get("pass_rates"))
         ends: dict[int, End] = dict(checkpoint.waiting())
         ends |= {index: Failure(*fields) for index, *fields in facts["lost"]}
         self.in_flight = [(TrainSlot(*slot), ends.get(index)) for index, slot in enumerate(facts["in_flight"])]

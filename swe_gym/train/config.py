@@ -174,6 +174,8 @@ class AlgorithmConfig(Frozen):
             "reinforce++" is REINFORCE++-baseline.
         prompts_per_step: Number of tasks per update.
         group_size: Episodes per task.
+        curriculum: "shuffled", or "thompson": prefer tasks that the policy seems to solve half of the time, by Thompson
+            sampling over what it solved before (MoPPS, arXiv 2507.04632).
         loss: "ppo", "gspo" (a ratio per segment; clip far closer to 1, such as clip_low = 3e-4, clip_high = 4e-4) or
             "cispo" (the clipped ratio is a weight).
         epochs: Passes over the batch.
@@ -207,6 +209,7 @@ class AlgorithmConfig(Frozen):
     advantage: Literal["rloo", "grpo", "dr_grpo", "reinforce++", "gae"] = "rloo"
     prompts_per_step: int = Field(default=16, ge=1)
     group_size: int = Field(default=4, ge=1)
+    curriculum: Literal["shuffled", "thompson"] = "shuffled"
     loss: Literal["ppo", "gspo", "cispo"] = "ppo"
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
@@ -242,6 +245,15 @@ class AlgorithmConfig(Frozen):
         if (self.loss_agg == "seq-mean-token-sum-norm") != bool(self.loss_length):
             raise ValueError(
                 "loss_agg 'seq-mean-token-sum-norm' divides by loss_length, a number of tokens: set both or neither"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_curriculum(self) -> Self:
+        if self.curriculum == "thompson" and self.async_rollout:
+            raise ValueError(
+                "curriculum 'thompson' draws by what the last update solved, and async_rollout draws before that: use "
+                "curriculum 'shuffled'"
             )
         return self
 

@@ -361,8 +361,10 @@ class Trainer:
             missing = groups - len({played.groups[index] for index in _find_varied(played).nonzero()[:, 0].tolist()})
             if not missing:
                 break
-            slots = self.state.draw(train.task_ids, missing, size)
-            played = played.join(train.play(slots, temperature=self.config.generation.temperature))
+            slots = self.state.draw(train.task_ids, missing, size, algorithm.curriculum)
+            more = train.play(slots, temperature=self.config.generation.temperature)
+            self.state.rates.add(more.trajectories)
+            played = played.join(more)
         return played
 
     def _evaluate(self, held_out: Collector) -> None:

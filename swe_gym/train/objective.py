@@ -147,8 +147,10 @@ def cispo_loss(
 
 
 def _share_clipped(ratio: Tensor, weights: Tensor, cut: Tensor) -> dict[str, float]:
-    """Return the share of weight clipped below and above, and the mean ratio."""
+    """Return the share of weight clipped below and above, the mean ratio, and the share of doubled or halved ones."""
+    tails = (ratio > 2) | (ratio < 0.5)
     facts = {"clip_frac_low": cut & (ratio < 1), "clip_frac_high": cut & (ratio > 1), "ratio": ratio}
+    facts["frac_ratio_tails"] = tails
     return {name: float((weights * values).sum()) for name, values in facts.items()}
 
 

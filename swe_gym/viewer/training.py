@@ -115,6 +115,7 @@ METRICS = (
     Metric("Valid calls", "Share of turns with a valid tool call.", ("calls_valid",), share=True),
     Metric("Tokens per episode", "Mean number of sampled tokens.", ("tokens_per_episode",)),
     Metric("Turns per episode", "Mean number of turns.", ("turns",)),
+    Metric("Cut episodes", "Share of episodes that a limit ended: turns, time or context.", ("frac_cut",), share=True),
     Metric(
         "Groups with nonzero variance",
         "Share of episodes in groups whose rewards differ. The others have no gradient in a group estimator.",
@@ -148,6 +149,12 @@ METRICS = (
     Metric(
         "Ratio", "Mean ratio of new to old probability. 1 at the first step of an update.", ("ratio",), from_zero=False
     ),
+    Metric(
+        "Tails of the ratio",
+        "Share of the loss's tokens whose probability has at least doubled or halved within the update.",
+        ("frac_ratio_tails",),
+        share=True,
+    ),
     Metric("Entropy", "Mean entropy of a token's distribution, in nats.", ("entropy",)),
     Metric("Gradient norm", "Before clipping.", ("grad_norm",)),
     Metric("Value loss", "Loss of the value head.", ("value_loss",)),
@@ -156,6 +163,8 @@ METRICS = (
         "Share of the returns' variance that the value head explains.",
         ("explained_variance",),
     ),
+    Metric("Staleness", "Mean age of the trained tokens, in updates.", ("staleness_mean",)),
+    Metric("Stale tokens", "Share of tokens too old to be trained.", ("frac_stale_tokens",), share=True),
     Metric("Sampler idle", "Share of the time in which no answer was sampled.", ("rollout_idle_frac",), share=True),
     Metric("Trainer idle", "Share of the time that the trainer waited.", ("train_idle_frac",), share=True),
     Metric("Staleness", "Mean age of the trained tokens, in updates.", ("staleness_mean",)),

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import threading
@@ -89,7 +90,7 @@ def numbers(output: Path) -> list[dict[str, Any]]:
             "generation": SCRIPTED,
             "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
             "sft": {"episodes": 2, "lr": 1e-2},
-            "algorithm": {"prompts_per_step": 2, "group_size": 2, "kl_coef": 0.1},
+            "algorithm": {"prompts_per_step": 2, "group_size": 2, "kl_coef": 0.1, "curriculum": "thompson"},
         },
         {
             "generation": SCRIPTED,
@@ -445,6 +446,43 @@ def test_lost_episodes_are_dropped_and_named(model_folder: str, tmp_path: Path) 
     sections["run"] = {"updates": 2, "max_failed": 0.1}
     with pytest.raises(TrainingStopped, match="the server hangs"):
         Trainer(config(model_folder, tmp_path / "other", **sections)).run()
+
+
+def hangs(prompt: str, seed: int | None) -> str:
+    if "Create the file" in prompt:
+        raise PolicyError("the server hangs", reason="timeout")
+    return says_by_seed(prompt, seed)
+
+
+def test_an_update_whose_episodes_are_all_lost_changes_nothing(model_folder: str, tmp_path: Path) -> None:
+    sections = {
+        "generation": {**SCRIPTED, "options": {"reply": "test_loop:hangs"}},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
+        "run": {"updates": 2, "max_failed": 1.0},
+        "algorithm": {"prompts_per_step": 2, "group_size": 2, "curriculum": "thompson"},
+    }
+    trainer = Trainer(config(model_folder, tmp_path / "run", **sections))
+    before = weights(trainer).clone()
+    trainer.run()
+    assert torch.equal(weights(trainer), before)
+    lines = numbers(tmp_path / "run")
+    assert [(line["episodes"], line["lost"], line["trained"]) for line in lines] == [(0, 4, 0)] * 2
+
+
+def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_resumes(model_folder: str, tmp_path: Path) -> None:
+    sections = {"generation": SCRIPTED, "optim": {"max_tokens_per_microbatch": 600}}
+    Trainer(config(model_folder, tmp_path / "run", run={"updates": 1}, **sections)).run()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))  # the weights are larger, the log is not
+    try:
+        message = r"update 2 could not be written.*checkpoint 1 is intact.*Free disk space"
+        with pytest.raises(UsageError, match=message):
+            Trainer(config(model_folder, tmp_path / "run", run={"updates": 2}, **sections)).run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list((tmp_path / "run" / "checkpoints").glob("*.part"))
+    Trainer(config(model_folder, tmp_path / "run", run={"updates": 2}, **sections)).run()
+    assert [line["update"] for line in numbers(tmp_path / "run")] == [1, 2]
 
 
 def test_the_seconds_of_an_update_add_up(model_folder: str, tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def test_before_the_first_update_the_ratio_is_one_and_the_gradient_is_that_of_re
     weights = np.full(N, 1 / N)
     loss, facts = policy_loss(logprobs, tensor(OLD), tensor(ADVANTAGES), tensor(weights))
     loss.backward()
-    assert facts == pytest.approx({"clip_frac_low": 0, "clip_frac_high": 0, "clip_frac_dual": 0, "ratio": 1})
+    nothing = dict.fromkeys(("clip_frac_low", "clip_frac_high", "clip_frac_dual", "frac_ratio_tails"), 0)
+    assert facts == pytest.approx({**nothing, "ratio": 1})
     np.testing.assert_allclose(logprobs.grad.numpy(), -ADVANTAGES * weights)
 
 
@@ -168,3 +169,11 @@ def test_microbatches_add_up_to_the_batch() -> None:
         for part in (slice(0, 7), slice(7, 30), slice(30, N))
     ]
     np.testing.assert_allclose(float(sum(parts)), float(whole))
+
+
+def test_the_tails_of_the_ratio_are_what_doubled_or_halved() -> None:
+    ratio = torch.tensor([0.4, 0.6, 1.0, 1.9, 2.1, 7.0])
+    zero, weights = torch.zeros(6), torch.tensor([0.1, 0.2, 0.3, 0.1, 0.2, 0.1])
+    for loss in (policy_loss, cispo_loss):
+        _, facts = loss(ratio.log(), zero, zero, weights)
+        assert facts["frac_ratio_tails"] == pytest.approx(0.1 + 0.2 + 0.1)

@@ -1,0 +1,80 @@
+"""Thompson sampling draws the tasks that a policy solves half of the time, and draws none twice in a pass."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from test_batch import EPISODES
+
+from swe_gym.errors import UsageError
+from swe_gym.train.checkpoint import CANDIDATES, PassRates, RunState
+from swe_gym.train.collect import TrainSlot
+from swe_gym.train.config import make_config
+from swe_gym.trajectories import Trajectory
+
+
+def played(task_id: str, *resolved: bool) -> list[Trajectory]:
+    return [EPISODES[0].model_copy(update={"task_id": task_id, "resolved": one}) for one in resolved]
+
+
+def test_counts_are_the_papers_sum_over_the_updates() -> None:
+    """Unrolled, alpha is 1 + sum of l^(age) s, and beta 1 + sum of l^(age) (k - s)."""
+    draw = np.random.default_rng(0)
+    rates, history = PassRates(), []
+    for _ in range(6):
+        resolved = draw.random(4) < 0.3
+        history.append(resolved)
+        rates.add(played("a", *resolved.tolist()))
+    weights = PassRates.FORGET ** np.arange(len(history))[::-1]
+    solved = np.array([one.sum() for one in history])
+    assert rates.counts["a"] == pytest.approx((1 + weights @ solved, 1 + weights @ (4 - solved)))
+
+
+def test_the_tasks_nearest_to_one_half_are_chosen() -> None:
+    rates = PassRates({"never": (1, 900), "often": (900, 100), "half": (500, 500), "always": (900, 1)})
+    for seed in range(20):
+        assert rates.choose(["never", "half", "always", "often"], 2, random.Random(seed)) == [1, 3]
+
+
+def simulate(curriculum: str, see: Callable[[list[TrainSlot]], None]) -> float:
+    """Return the share of groups with a gradient where a third of the tasks each are impossible, random and trivial."""
+    tasks = [f"{kind}-{number}" for kind in (0.0, 0.5, 1.0) for number in range(40)]
+    state, draw, varied = RunState(3), random.Random(0), []
+    for _ in range(60):
+        slots = state.draw(tasks, 6, 4, curriculum)
+        see(slots)
+        for place in range(0, len(slots), 4):
+            name = slots[place].task_id
+            resolved = [draw.random() < float(name.partition("-")[0]) for _ in range(4)]
+            state.rates.add(played(name, *resolved))
+            varied.append(len(set(resolved)) == 2)
+    return float(np.mean(varied))
+
+
+def test_more_groups_have_a_gradient() -> None:
+    shuffled, thompson = (simulate(name, lambda _: None) for name in ("shuffled", "thompson"))
+    assert shuffled == pytest.approx(1 / 3 * 7 / 8, abs=0.05)
+    assert thompson > 1.5 * shuffled
+
+
+@pytest.mark.parametrize("curriculum", ["shuffled", "thompson"])
+def test_no_task_is_drawn_twice_in_a_pass(curriculum: str) -> None:
+    seen: dict[int, list[str]] = {}
+
+    def see(slots: list[TrainSlot]) -> None:
+        for slot in slots[::4]:
+            seen.setdefault(slot.group // 120, []).append(slot.task_id)
+
+    simulate(curriculum, see)
+    assert len(seen) == (3 if curriculum == "shuffled" else 3 * CANDIDATES)
+    assert all(len(set(names)) == len(names) for names in seen.values())
+
+
+def test_it_needs_the_rewards_of_the_last_update() -> None:
+    algorithm = {"curriculum": "thompson", "async_rollout": True}
+    with pytest.raises(UsageError, match="curriculum 'shuffled'"):
+        make_config({"model": {"path": "m"}, "run": {"evaluate_every": 0}, "algorithm": algorithm})
