@@ -276,16 +276,19 @@ class Judge:
         alone = planned.second or range(len(plan.groups) if self._whole is not None else 0)
         selects = alone and not any(plan.is_nested(number) for number in alone)
         only = [place for number in alone for place in plan.groups[number].places]
-        groups = [
-            TwinGroup(
-                places=group.places,
-                callers=plan.callers(number),
-                required=group.tests,
-                texts=plan.snippets(number, group.rows),
-                original=group.original,
+        groups = []
+        for number, group in twins:
+            plain, *texts = plan.snippets(number, (group.original, *group.rows))
+            groups.append(
+                TwinGroup(
+                    places=group.places,
+                    callers=plan.callers(number),
+                    required=group.tests,
+                    texts=tuple(texts),
+                    plain=plain,
+                    passing=group.passing,
+                )
             )
-            for number, group in twins
-        ]
         return TwinOrder(groups=tuple(groups), stops=stops, only=tuple(only) if selects else None)
 
     def _retry_timeout(self, run: GradedRun) -> GradedRun:
@@ -316,7 +319,7 @@ class Judge:
             for text, end in run.played(number).items():
                 ends = match_tests(group.tests, end.statuses).statuses.values()
                 passed = any(status is TestStatus.PASSED for status in ends)
-                if not end.error and passed is not (text == group.original):
+                if not end.error and passed is not (text in group.passing):
                     return True
         return False
 
@@ -397,12 +400,12 @@ class Judge:
         return Doubts(passed, failed)
 
     def _is_shaken(self, run: GradedRun, number: int) -> bool:
-        """Whether the original did not pass in its twin, or a text could not be played."""
+        """Whether a text that right work passes did not pass in its twin, or a text could not be played."""
         group, played = self.plan.groups[number], run.played(number)
-        if any(map(attrgetter("error"), played.values())) or group.original not in played:
+        if any(map(attrgetter("error"), played.values())) or not played.keys() >= {*group.passing}:
             return True
-        ends = match_tests(group.tests, played[group.original].statuses).statuses
-        return not set(ends.values()) <= {TestStatus.PASSED}
+        ends = [match_tests(group.tests, played[text].statuses).statuses for text in group.passing]
+        return any(status is not TestStatus.PASSED for statuses in ends for status in statuses.values())
 
     def _is_cut_off(self, run: GradedRun) -> bool:
         """Whether twins hung or died, and none of the others contradicts right work."""

@@ -132,7 +132,13 @@ def _order(plan: CounterPlan, numbers: Sequence[int], texts: Sequence[Sequence[t
     groups = [plan.groups[number] for number in numbers]
     return TwinOrder(
         groups=tuple(
-            TwinGroup(places=group.places, required=group.tests, texts=tuple(found), original=ORIGINAL)
+            TwinGroup(
+                places=group.places,
+                required=group.tests,
+                texts=tuple(found),
+                plain=found[ORIGINAL],
+                passing=(ORIGINAL,),
+            )
             for group, found in zip(groups, texts, strict=True)
         ),
         stops=False,

@@ -37,14 +37,16 @@ class TwinGroup(Frozen):
         callers: Path and names of functions that may call them: twins play before those too.
         required: Required tests of the group, by the names that the task gives them.
         texts: Source of each function, for each text, in the order of play.
-        original: Number of the original among the texts.
+        plain: Source of each function as it is played after the twins.
+        passing: Numbers of the texts that right work passes.
     """
 
     places: tuple[tuple[str, tuple[str, ...]], ...]
     callers: tuple[tuple[str, tuple[str, ...]], ...] = ()
     required: tuple[str, ...] = ()
     texts: tuple[tuple[str, ...], ...]
-    original: int
+    plain: tuple[str, ...]
+    passing: tuple[int, ...]
 
 
 class TwinOrder(Frozen):
@@ -52,7 +54,7 @@ class TwinOrder(Frozen):
 
     Attributes:
         groups: The groups.
-        stops: Whether twins stop after an original failed, because the reward needs no more.
+        stops: Whether twins stop after a text failed that right work passes, because the reward needs no more.
         only: Places of the only tests to run; None runs all.
     """
 
@@ -70,8 +72,8 @@ class TwinOrder(Frozen):
                 "groups": [
                     {
                         "texts": group.texts,
-                        "plain": group.texts[group.original],
-                        "original": group.original,
+                        "plain": group.plain,
+                        "passing": group.passing,
                         "required": group.required,
                     }
                     for group in self.groups

@@ -172,7 +172,7 @@ class Keeper(object):
         if not group["waits"]:
             return
         self.write(event="twin", group=number, text=group["next"], ends=ends, error=error)
-        failed = group["next"] == group["original"] and not self._may_pass(group, ends)
+        failed = group["next"] in group["passing"] and not self._may_pass(group, ends)
         self._lost = self._lost or bool(error) or (self._stops and failed)
         group["waits"], group["next"] = False, group["next"] + 1
 

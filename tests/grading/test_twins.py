@@ -358,19 +358,25 @@ def test_twins_are_read_by_group_and_text() -> None:
     ends = {"a": "passed", "b": "failed"}
     twin = {"event": "twin", "group": 1, "text": 2, "ends": ends, "error": ""}
     report = read_report(signed(KEY, twin, {"event": "unsettled", "group": 0, "error": "why"}), KEY)
-    group = TwinGroup(places=(), required=("a", "c"), texts=(), original=0)
+    group = TwinGroup(places=(), required=("a", "c"), texts=(), plain=(), passing=(0,))
     played = report.played(SignedReport.statuses, TwinOrder(groups=(group, group)))
     assert played[1][2].statuses == {"a": PASSED, "b": TestStatus.FAILED, "c": TestStatus.MISSING}
     assert report.unsettled == {0: "why"}
 
 
 def test_the_order_tells_the_session_no_text_and_no_key() -> None:
-    group = TwinGroup(places=(("t.py", ("test",)),), required=("id",), texts=(("changed",), ("plain",)), original=1)
+    group = TwinGroup(
+        places=(("t.py", ("test",)),),
+        required=("id",),
+        texts=(("changed",), ("plain",)),
+        plain=("plain",),
+        passing=(1,),
+    )
     text = TwinOrder(groups=(group,)).text(key=KEY, report="/r", workdir="/w", deadline=1.0)
     order = json.loads(text)
-    assert (order["groups"][0]["plain"], order["groups"][0]["original"]) == (["plain"], 1)
+    assert (order["groups"][0]["plain"], order["groups"][0]["passing"]) == (["plain"], [1])
     known = json.dumps(order["known"])
-    assert not any(secret in known for secret in ("changed", "plain", KEY.hex(), "original", "/r", "id"))
+    assert not any(secret in known for secret in ("changed", "plain", KEY.hex(), "passing", "/r", "id"))
 
 
 # --- what a twin leaves ----------------------------------------------------------------------------------------------

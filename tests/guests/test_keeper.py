@@ -13,7 +13,7 @@ TEXTS = [["zero"], ["one"], ["two"]]
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Keeper:
-    groups = [{"texts": TEXTS, "plain": TEXTS[1], "original": 1, "required": []} for _ in range(2)]
+    groups = [{"texts": TEXTS, "plain": TEXTS[1], "passing": [1], "required": []} for _ in range(2)]
     return Keeper({"key": "00", "report": str(tmp_path / "report"), "groups": groups, "stops": True})
 
 
@@ -28,6 +28,15 @@ def test_a_text_is_given_after_the_answer_to_the_one_before(keeper: Keeper) -> N
     assert keeper.answer({"text": 0}) is None
     keeper._take_played(0, {}, "")
     assert keeper.answer({"text": 0}) == TEXTS[1]
+
+
+def test_nothing_is_left_to_prove_once_a_text_failed_that_right_work_passes(tmp_path: Path) -> None:
+    group = {"texts": ["a", "b", "c"], "plain": "p", "passing": [0, 1], "required": []}
+    keeper = Keeper({"key": "00", "report": str(tmp_path / "report"), "groups": [group], "stops": True})
+    for ends in ({"t": "passed"}, {"t": "failed"}):
+        assert keeper.answer({"text": 0})
+        keeper._take_played(0, ends, "")
+    assert (keeper.answer({"text": 0}), keeper.answer({"settle": 0})) == (None, "p")
 
 
 @pytest.mark.parametrize("number", [-1, -2, True, 1.0, "1", None])

@@ -6,13 +6,12 @@ measure, a random number of the chosen changes fit better than the original.
 """
 
 import ast
-import contextlib
 import copy
 import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import filterfalse, pairwise, repeat
 from operator import add, gt, itemgetter, lt, mul, sub
 from random import Random
@@ -35,7 +34,7 @@ QUOTE = re.compile(r"([`'\"])([^`'\"\n]{1,80})\1")
 LARGEST_COUNTED = 1 << 17
 """Bytes of a file and characters of an issue whose words are counted."""
 
-FIRST = itemgetter(0)
+FIRST, LAST = itemgetter(0), itemgetter(-1)
 
 LOGS = {number: math.log(0.1 + max(0, number)) for number in range(-1_000, 2_000)}
 """Weights of numbers of occurrences."""
@@ -51,6 +50,9 @@ STEPS = 160
 
 Scores: TypeAlias = tuple[float, ...]
 """Measures of one text, higher for a better fit; then its length and its largest number."""
+
+Parts: TypeAlias = tuple[Counter[Any], ...]
+"""Counts, whatever they count."""
 
 FITS = 7
 """Number of the measures of fit: the others get ranks of their own."""
@@ -80,15 +82,16 @@ _count_issue = functools.lru_cache(maxsize=4)(_count)  # each test of a task ask
 
 def _add(one: Counts, other: Counts) -> Counts:
     """The counts of two texts, in counters of their own."""
-    each: tuple[Counter[Any], ...] = one
-    found = Counts(*map(Counter, each))
-    for own, more in _pair(found, other):
-        own.update(more)
+    parts: Parts = one
+    found = Counts(*map(Counter, parts))
+    _change(found, other, Counter.update)
     return found
 
 
-def _pair(one: Counts, other: Counts) -> Iterator[tuple[Counter[Any], Counter[Any]]]:
-    return zip(one, other, strict=True)
+def _change(counts: Parts, by: Parts, change: Callable[[Counter[Any], Counter[Any]], None]) -> None:
+    """Add or subtract counts in place."""
+    for number, counter in enumerate(by):
+        change(counts[number], counter)
 
 
 class Language:
@@ -173,8 +176,10 @@ class Language:
         in_test = {*PART.findall(before), *PART.findall(after), *self.own_words}.difference(PART.findall(old))
         found = []
         none, weigh, is_unknown = repeat(0), LOGS.get, (0).__ge__
-        own = f"{before}{old}{after}" if end <= LARGEST_COUNTED else ""
-        with self._without(own) as known:
+        known = self._known
+        own = _count(f"{before}{old}{after}" if end <= LARGEST_COUNTED else "")
+        _change(known, own, Counter.subtract)
+        try:
             for text in texts:
                 whole = f"{before}{text}{after}"
                 parts = PART.findall(whole)
@@ -194,19 +199,9 @@ class Language:
                     max(map(int, NUMBER.findall(text)), default=0),
                 )
                 found.append(tuple(map(round, scores, repeat(6))))
-        return found
-
-    @contextlib.contextmanager
-    def _without(self, text: str) -> Iterator[Counts]:
-        """What is known apart from one occurrence of a text."""
-        own = _count(text)
-        for one, other in _pair(self._known, own):
-            one.subtract(other)
-        try:
-            yield self._known
         finally:
-            for one, other in _pair(self._known, own):
-                one.update(other)
+            _change(known, own, Counter.update)
+        return found
 
     def _around(self, start: int, end: int) -> tuple[str, str, str]:
         """The end of the text before a place of the test, the text of the place, and the beginning of that after it."""
@@ -261,11 +256,11 @@ def token_classes(tokens: Sequence[object]) -> list[str]:
 
 def choose_fitting(original: Scores, candidates: Sequence[tuple[Scores, T]], rng: Random, count: int) -> list[T]:
     """Choose candidates among which the rank of the original by each measure is random, in random order."""
-    order = rng.sample(range(len(candidates)), len(candidates))
-    signs = _compare(original, [candidates[number][0] for number in order])
+    shuffled = rng.sample(candidates, len(candidates))
+    signs = _compare(original, map(FIRST, shuffled))
     goals = _draw_goals(signs, rng, count)
-    chosen, left = list(range(min(count, len(order)))), list(range(count, len(order)))
-    sums = list(map(sum, zip(*[signs[number] for number in chosen], strict=True)))
+    chosen, left = list(range(min(count, len(signs)))), list(range(count, len(signs)))
+    sums = list(map(sum, zip(*signs[:count], strict=True)))
     away = list(map(sub, sums, goals))
     cost = sum(map(mul, away, away))
     for _ in range(STEPS if left else 0):
@@ -275,7 +270,7 @@ def choose_fitting(original: Scores, candidates: Sequence[tuple[Scores, T]], rng
         now = sum(map(mul, away, away))
         if now <= cost:
             chosen[old], left[new], sums, cost = left[new], chosen[old], other, now
-    return [candidates[order[number]][1] for number in chosen]
+    return list(map(LAST, map(shuffled.__getitem__, chosen)))
 
 
 def _draw_goals(signs: Sequence[tuple[int, ...]], rng: Random, count: int) -> list[int]:
@@ -294,9 +289,15 @@ def _draw_goals(signs: Sequence[tuple[int, ...]], rng: Random, count: int) -> li
 def share_told(original: Scores, others: Sequence[Scores]) -> float:
     """Return how often the best by a measure of fit is the original, if a guess decides among equal ones."""
     sides = list(zip(*_compare(original, others), strict=True))
-    return sum([1 / (1 + side.count(0)) for side in sides[:FITS] if max(side) <= 0]) / FITS
+    told = 0.0
+    for side in sides[:FITS]:
+        told += 1 / (1 + side.count(0)) if max(side) <= 0 else 0
+    return told / FITS
 
 
-def _compare(original: Scores, others: Sequence[Scores]) -> list[tuple[int, ...]]:
+def _compare(original: Scores, others: Iterable[Scores]) -> list[tuple[int, ...]]:
     """For each score of the others: 1 if it is higher than the original's, 0 if it is equal, -1 if it is lower."""
-    return [tuple(map(sub, map(gt, other, original), map(lt, other, original))) for other in others]
+    found = []
+    for other in others:
+        found.append(tuple(map(sub, map(gt, other, original), map(lt, other, original))))
+    return found

@@ -6,7 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from functools import cached_property
+from operator import add, attrgetter
 from random import Random
 from typing import Literal, get_args
 
@@ -79,11 +80,18 @@ class CounterText:
 
     Attributes:
         edits: For each place of the group, the edits that make its text.
-        kinds: Kinds of the changes; empty for the original.
+        kinds: Kinds of the changes that right work must fail; empty for texts that it passes.
+        softening: For each place, the edits of twins' texts after which some statements fail nothing.
     """
 
     edits: tuple[tuple[TextEdit, ...], ...]
     kinds: tuple[str, ...] = ()
+    softening: tuple[tuple[TextEdit, ...], ...] = ()
+
+    @cached_property
+    def played(self) -> tuple[tuple[TextEdit, ...], ...]:
+        """The edits of each place, as twins play them."""
+        return tuple(map(add, self.edits, self.softening)) if self.softening else self.edits
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ class CounterGroup:
         places: The functions.
         tests: Required tests that run them: more than one if a function is parametrised or inherited.
         rows: The texts, in the order in which twins play them.
-        original: Number of the original among them.
+        original: The text of every other play. It is one of `rows`, unless statements are proven alone.
         cover: The text that lies on disk while twins play: none of theirs, if the functions have that many.
         effective: Number of texts among which only a guess finds the original.
         starts: Whether a test of the group must start passing.
@@ -104,7 +112,7 @@ class CounterGroup:
     places: tuple[FunctionPlace, ...]
     tests: tuple[str, ...]
     rows: tuple[CounterText, ...]
-    original: int
+    original: CounterText
     cover: CounterText
     effective: int
     starts: bool = True
@@ -115,9 +123,14 @@ class CounterGroup:
         """The kinds of its changes in one word."""
         return "+".join(sorted(set().union(*map(attrgetter("kinds"), self.rows))))
 
+    @cached_property
+    def passing(self) -> tuple[int, ...]:
+        """Numbers of the texts that right work passes."""
+        return tuple([number for number, row in enumerate(self.rows) if not row.kinds])
+
     def changed(self, rng: Random) -> CounterText:
         """Draw a changed text."""
-        return rng.choice([row for number, row in enumerate(self.rows) if number != self.original])
+        return rng.choice([row for row in self.rows if row.kinds])
 
 
 @dataclass(frozen=True)
@@ -144,7 +157,7 @@ class CounterPlan:
         """
         edits: dict[str, list[TextEdit]] = {path: [] for path in self.sources}
         for number, group in enumerate(self.groups):
-            row = texts.get(number, group.rows[group.original])
+            row = texts.get(number, group.original)
             for place, made in zip(group.places, row.edits, strict=True):
                 edits[place.path] += made
         return {path: source.apply_edits(edits[path]) for path, source in self.sources.items()}
@@ -152,7 +165,7 @@ class CounterPlan:
     def snippets(self, number: int, rows: Sequence[CounterText]) -> tuple[tuple[str, ...], ...]:
         """Return, for each text, the source of each function of a group, enough to compile the function alone."""
         columns = [
-            _snippets(self.sources[place.path], place, [row.edits[column] for row in rows])
+            _snippets(self.sources[place.path], place, [row.played[column] for row in rows])
             for column, place in enumerate(self.groups[number].places)
         ]
         return tuple(zip(*columns, strict=True))
@@ -281,13 +294,14 @@ class _Drawing:
             returned |= self.options.returned.get(test, {})
         starts = not self.starting.isdisjoint(tests)
         room = self.room if starts else FEWEST_TEXTS
-        found = [self._draw(place, unfit, passing, returned, room) for place in places]
+        found = [self._draw(place, unfit, passing, returned, room, alone=len(places) == 1) for place in places]
         drawn, extras = zip(*found, strict=True)
         rows = [_row(texts, extras) for texts in zip(*map(attrgetter("texts"), drawn), strict=False)]
         if not rows:
             return None
-        original = self.rng.randrange(len(rows) + 1)
-        rows.insert(original, CounterText(extras))
+        original = CounterText(extras)
+        if all(row.kinds for row in rows):
+            rows.insert(self.rng.randrange(len(rows) + 1), original)
         covers = list(filter(None, map(attrgetter("cover"), drawn)))
         return CounterGroup(
             places=tuple(places),
@@ -301,19 +315,29 @@ class _Drawing:
         )
 
     def _draw(
-        self, place: FunctionPlace, unfit: Collection[str], passing: Collection[int], returned: Returned, room: int
+        self,
+        place: FunctionPlace,
+        unfit: Collection[str],
+        passing: Collection[int],
+        returned: Returned,
+        room: int,
+        *,
+        alone: bool,
     ) -> tuple[Drawn, tuple[TextEdit, ...]]:
-        """The changed texts of a function, and an edit without effect for all of them."""
+        """The texts of a function, and an edit without effect for all of them."""
         source = self.sources[place.path]
         function = source.function(place.names)
         count = max(FEWEST_TEXTS, min(MOST_TEXTS, room))
         try:
-            drawn = draw_texts(function, source, self.rng, count, unfit, passing, room, returned, self.issue)
+            drawn = draw_texts(
+                function, source, self.rng, count, unfit, passing, room, returned, self.issue, alone=alone
+            )
         except RecursionError:  # an expression of thousands of parts
             return Drawn(), ()
         texts = (*drawn.texts, drawn.cover or Text())
         extra = neutral_edit(function, source, self.rng)
-        if extra is None or any([edit.start <= extra.start <= edit.end for text in texts for edit in text.edits]):
+        edits = [edit for text in texts for edit in (*text.edits, *text.softening)]
+        if extra is None or any([edit.start <= extra.start <= edit.end for edit in edits]):
             return drawn, drawn.common
         return drawn, (*drawn.common, extra)
 
@@ -329,7 +353,7 @@ def _row(texts: Sequence[Text], extras: Sequence[tuple[TextEdit, ...]]) -> Count
         by_span = {(edit.start, edit.end): edit for edit in (*extra, *text.edits)}
         edits.append(tuple(by_span.values()))
         kinds |= dict.fromkeys(text.kinds)
-    return CounterText(tuple(edits), tuple(kinds))
+    return CounterText(tuple(edits), tuple(kinds), tuple(map(attrgetter("softening"), texts)))
 
 
 def _snippets(source: Source, place: FunctionPlace, texts: Iterable[Iterable[TextEdit]]) -> list[str]:

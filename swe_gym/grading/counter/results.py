@@ -6,8 +6,9 @@ another place, or other words and numbers.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
@@ -22,6 +23,9 @@ Returned: TypeAlias = Mapping[int, tuple[str, str]]
 
 BRACKETS = frozenset("()[]{}")
 BRACKETED = re.compile(r"\([^][(){}]*\)|\[[^][(){}]*\]|\{[^][(){}]*\}")
+STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+"""A string in the `repr` of a value."""
+
 Measure: TypeAlias = Callable[[Sequence[Value]], list[Scores]]
 
 MOST_TOKENS = 1_600
@@ -383,33 +387,17 @@ def write_values(values: Iterable[Value], quote: str) -> list[str]:
     for value in values:
         text = repr(value)
         if quote != "'" and "'" in text:  # without the other quote, no text holds one
-            text = written(value, quote) if '"' in text else text.replace("'", quote)
+            text = STRING.sub(partial(_quoted, quote), text) if '"' in text else text.replace("'", quote)
         found.append(text)
     return found
 
 
 def written(value: Value, quote: str) -> str:
     """Return the source text of a value, with quotes of one kind."""
-    text = repr(value)
-    match value:
-        case str() | bytes():
-            return _quoted(text, quote)
-        case list():
-            return f"[{', '.join(_each(value, quote))}]"
-        case tuple():
-            return f"({', '.join(_each(value, quote))}{',' if len(value) == 1 else ''})"
-        case dict():
-            parts = (f"{written(key, quote)}: {written(one, quote)}" for key, one in value.items())
-            return f"{{{', '.join(parts)}}}"
+    (text,) = write_values([value], quote)
     return text
 
 
-def _each(values: Sequence[Value], quote: str) -> Iterator[str]:
-    return (written(value, quote) for value in values)
-
-
-def _quoted(text: str, quote: str) -> str:
-    """Change the quotes of a text's `repr`, unless the text holds some."""
-    prefix = "b" if text[0] == "b" else ""
-    body = text[len(prefix) + 1 : -1]
-    return f"{prefix}{quote}{body}{quote}" if "'" not in body and '"' not in body else text
+def _quoted(quote: str, string: re.Match[str]) -> str:
+    """Change the quotes of a string, unless it holds some."""
+    return string[0] if '"' in string[0] else f"{quote}{string[0][1:-1]}{quote}"

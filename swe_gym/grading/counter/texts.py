@@ -4,12 +4,17 @@ A *feature* is one place of the function with two or more values: the original's
 A text takes one value of each feature. Without knowledge of the test, any of the texts can be the original: they differ
 from each other in one or more places, the rank of the original among the numbers of a feature is random, and changes
 are both near the original (a letter, a case, a blank, the order, the next number) and far from it.
+
+Work that is right but for one statement knows what the others expect, so among texts of them all it recognises the
+original. So if several statements can change, each is proven alone: in its texts, it has each of its values once, and
+the others have random values and fail nothing.
 """
 
 import ast
 import builtins
 import itertools
 import keyword
+import math
 import numbers
 import re
 import string
@@ -23,7 +28,7 @@ from random import Random
 from typing import NamedTuple
 
 from ...syntax import evaluate, parse
-from .changes import NATURAL, RANKS, THE_END, VALUED, Change, changes, expected_value
+from .changes import NATURAL, RANKS, THE_END, VALUED, Change, asserting, changes, expected_value
 from .language import Language, Scores, choose_fitting, share_told
 from .literals import FIXED, QUOTED, letters, strings
 from .results import Returned, Value, other_results, write_values, written
@@ -92,6 +97,12 @@ TOLD_SHARE = 2
 """Texts for each added one that changes what wrong work passes. At least one is added."""
 
 
+FEWEST_ALONE = 4
+"""Room for texts below which statements are not proven alone: two of two texts each."""
+
+SOFTENED = "__import__('contextlib').suppress(BaseException)"
+"""A context in which an assertion fails nothing. It stays on the assertion's line."""
+
 RECOGNISED = 2
 """Rank of changes that a reader can tell from the original. They do not count among the texts of a guess."""
 
@@ -117,17 +128,24 @@ class Feature:
 
 
 class Text(NamedTuple):
-    """A changed text of a function: the edits that make it, and their kinds."""
+    """A text of a function.
+
+    Attributes:
+        edits: The edits that make it.
+        kinds: Kinds of the changes that right work must fail. Without any, right work passes the text.
+        softening: Edits after which some statements fail nothing, whatever they expect.
+    """
 
     edits: tuple[TextEdit, ...] = ()
     kinds: tuple[str, ...] = ()
+    softening: tuple[TextEdit, ...] = ()
 
 
 class Drawn(NamedTuple):
-    """The changed texts of a function.
+    """The texts of a function, without the original.
 
     Attributes:
-        texts: The texts that twins play, in random order.
+        texts: The texts that twins play, in random order. If statements are proven alone, right work passes some.
         cover: One more text, for the files; None if the function has no more.
         effective: Number of texts, with the original, among which only a guess finds the original: opposites, changes
             of what wrong work passes, and changes that a reader can recognise do not count.
@@ -150,8 +168,10 @@ def draw_texts(
     room: int = 0,
     returned: Returned | None = None,
     issue: str = "",
+    *,
+    alone: bool = False,
 ) -> Drawn:
-    """Draw changed texts of a function.
+    """Draw texts of a function.
 
     Wrong work tells a changed statement that it passes unchanged. So the texts differ where it fails, and a few more
     change other statements: work that forces all of these to pass is found too. Where its results are known, the texts
@@ -167,12 +187,24 @@ def draw_texts(
         room: Number of texts that it may be, if that many are needed to have `count` that nobody can tell apart.
         returned: What wrong work is known to return.
         issue: Text of the issue.
+        alone: Prove each statement alone, if there are several and room for it.
     """
     language = Language(function, source, issue)
     found = list(_rows(function, language, rng, count, unfit, returned or {}))
     known = {*passing, THE_END} if passing else set()
     told = [features for line, features in found if line in known]
     rows = [features for line, features in found if line not in known]
+    softenings = _softenings(function, source) if alone else {}
+    natural: dict[int, list[Feature]] = {}
+    for line, row in found:
+        if line in softenings.keys() - known and not min(map(attrgetter("rank"), row)):
+            natural.setdefault(line, row)
+    rest = [row for line, row in found if line not in (*natural, THE_END)]
+    left = room - (max(1, count // TOLD_SHARE) if rest else 0)
+    if len(natural) > 1 and left >= FEWEST_ALONE:
+        drawn = _draw_alone(natural, softenings, rng, count, left)
+        drawn = drawn._replace(texts=_with_told(drawn, rest, rng, count) if rest else drawn.texts)
+        return drawn._replace(common=tuple(_common(drawn, rows, source)))
     drawn = _draw_texts(rows or told, rng, count, max(count, room))
     drawn = drawn._replace(common=tuple(_common(drawn, rows or told, source)))
     if not rows:
@@ -198,6 +230,56 @@ def _draw_texts(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room
     return _with_each_kind(drawn, rows, rng, room)
 
 
+@remembered
+def _softenings(function: Function, source: Source) -> dict[int, TextEdit]:
+    """Line of an assertion -> the edit after which it fails nothing. Only of those that share no line with others.
+
+    What `with ... as` stores is missing if the block fails, so that right work may fail later.
+    """
+    edits: dict[int, TextEdit] = {}
+    found = asserting(function, source)
+    for statement in found:
+        start, _ = source.span(statement)
+        lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+        rest = source.after(statement).lstrip()
+        if source.before(statement).strip() or rest[:1] == ";" or sum(one.lineno in lines for one in found) > 1:
+            continue
+        match statement:
+            case ast.Assert() | ast.Expr():
+                edits[statement.lineno] = TextEdit(start, start, f"with {SOFTENED}: ")
+            case ast.With(items=[ast.withitem(context_expr=first, optional_vars=None), *_]) as block:
+                between = source.text(start + len("with"), source.span(first)[0])
+                if not between.strip() and not any(item.optional_vars for item in block.items):
+                    edits[statement.lineno] = TextEdit(start, start + len("with"), f"with {SOFTENED},")
+    return edits
+
+
+def _draw_alone(
+    rows: Mapping[int, Sequence[Feature]], softenings: Mapping[int, TextEdit], rng: Random, count: int, room: int
+) -> Drawn:
+    """Draw texts that prove one statement each: it has each of its values once, the others fail nothing.
+
+    What the others show is random, so it tells nothing about their originals.
+    """
+    lines = rng.sample(sorted(rows), min(len(rows), room // 2))
+    lines.sort(key=lambda line: not _find_forgiven([rows[line]]))  # the first one gets the room that is left
+    share = min(count, room // len(lines))
+    first, *others = lines
+    parts = {first: _draw_texts([rows[first]], rng, share, room - share * len(others))}
+    parts |= {line: _draw_unpaired([rows[line]], rng, share) for line in others}
+    shown = {line: [Text(), *part.texts] for line, part in parts.items()}
+
+    def draw(line: int, text: Text) -> Text:
+        rest = [other for other in lines if other != line]
+        edits = itertools.chain(text.edits, *[rng.choice(shown[other]).edits for other in rest])
+        return Text(tuple(edits), text.kinds, tuple([softenings[other] for other in rest]))
+
+    texts = [draw(line, text) for line, own in shown.items() for text in own]
+    covers = [draw(line, part.cover) for line, part in parts.items() if part.cover]
+    effective = min(count, math.prod([part.effective for part in parts.values()]))
+    return Drawn(tuple(rng.sample(texts, len(texts))), rng.choice(covers) if covers else None, effective)
+
+
 def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, count: int) -> tuple[Text, ...]:
     """Add texts that each change one more statement which wrong work passes.
 
@@ -215,13 +297,15 @@ def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, cou
         for edit, feature in zip(one_of_each, found, strict=True)
         if edit
     ]
-    bases = [Text(), *(text for text in drawn.texts if set(FORGIVEN).isdisjoint(text.kinds))]
+    every = drawn.texts if any([text.softening for text in drawn.texts]) else (Text(), *drawn.texts)
+    bases = [text for text in every if set(FORGIVEN).isdisjoint(text.kinds)]
     if len(bases) < drawn.effective:  # nobody recognises those either
-        bases = [Text(), *drawn.texts]
+        bases = [*every]
     added = []
     for edit, kind in changed[: max(1, count // TOLD_SHARE, count - 1 - len(drawn.texts))]:
         base = rng.choice(bases)
-        added.append(Text((*base.edits, edit), tuple(dict.fromkeys((*base.kinds, kind)))))
+        kinds = tuple(dict.fromkeys((*base.kinds, kind)))
+        added.append(base._replace(edits=(*base.edits, edit), kinds=kinds))
     return tuple(rng.sample([*drawn.texts, *added], len(drawn.texts) + len(added)))
 
 

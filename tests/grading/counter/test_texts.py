@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_changes import ALTERNATIVES, ASSERTIONS, run
 
 from swe_gym.grading.counter.finding import Finder
-from swe_gym.grading.counter.plan import TWINS, CounterGroup, CounterOptions, plan_counters
+from swe_gym.grading.counter.plan import TWINS, CounterGroup, CounterOptions, CounterText, plan_counters
 from swe_gym.grading.counter.source import Source
 from swe_gym.grading.counter.texts import FORGIVEN, Drawn, draw_texts, neutral_edit
 from swe_gym.sandboxes.fake import FakeSandbox
@@ -194,12 +194,13 @@ def test_texts_compile_and_differ_and_their_edits_lie_apart(body: str, seed: int
 def test_the_texts_of_a_group_are_whole(body: str, seed: int) -> None:
     source = source_of(body)
     group = group_of(source.apply_edits(()).decode(), seed)
-    texts = [source.apply_edits(row.edits[0]).decode() for row in group.rows]
+    texts = [source.apply_edits(row.played[0]).decode() for row in group.rows]
     assert len(set(texts)) == len(texts)
     assert len(texts) <= TWINS
+    assert list(map(ast.parse, texts))
     assert group.effective <= min(COUNT, len(texts))
     compile(source.apply_edits(group.cover.edits[0]), "t.py", "exec")
-    plain = ast.parse(texts[group.original]).body[0].body  # type: ignore[attr-defined]
+    plain = ast.parse(source.apply_edits(group.original.edits[0])).body[0].body  # type: ignore[attr-defined]
     expected = source.tree.body[0].body  # type: ignore[attr-defined]
     assert list(map(ast.dump, plain[-len(expected) :])) == list(map(ast.dump, expected))
 
@@ -211,6 +212,68 @@ def test_the_cover_is_none_of_the_texts(body: str) -> None:
         group = group_of(source.apply_edits(()).decode(), seed)
         assert group.effective == COUNT
         assert group.cover not in group.rows
+
+
+ASSERTED = {1: 12, 2: "green tea", 3: [30, 41, 52]}
+EACH = "\n".join(f"assert f({number}) == {value!r}" for number, value in ASSERTED.items())
+
+
+def ends(group: CounterGroup, source: Source, product: dict[int, Any]) -> list[bool]:
+    """Whether each text passes, given the results of a product."""
+    found = []
+    for row in group.rows:
+        names: dict[str, Any] = {"f": product.get}
+        exec(source.apply_edits(row.played[0]), names)
+        try:
+            names["test"](None)
+        except AssertionError:
+            found.append(False)
+        else:
+            found.append(True)
+    return found
+
+
+def test_work_that_is_right_but_for_one_assertion_guesses_among_all_texts_of_it() -> None:
+    """It knows what the other assertions expect. So in the texts of one, these fail nothing, and show random values."""
+    source = source_of(EACH)
+    shown: Counter[bool] = Counter()
+    for seed in range(16):
+        group = group_of(source.apply_edits(()).decode(), seed)
+        assert len(group.passing) == len(ASSERTED)
+        assert ends(group, source, ASSERTED) == [not row.kinds for row in group.rows]
+        for number, value in ASSERTED.items():
+            nearly = ends(group, source, {**ASSERTED, number: None})
+            differ = [one != other for one, other in zip(nearly, ends(group, source, ASSERTED), strict=True)]
+            assert sum(differ) == 1, "the original of the assertion that it fails"
+            own = [row for row in group.rows if len(row.softening[0]) == 2 and not hides(row, source, number)]
+            assert len(own) >= TWINS // len(ASSERTED)
+            line = f"assert f({number}) == {value!r}"
+            texts = [source.apply_edits(row.edits[0]).decode() for row in group.rows if row not in own]
+            shown.update([line in text for text in texts])
+    assert shown[True] < 2 * shown.total() / (TWINS // len(ASSERTED))
+
+
+def hides(row: CounterText, source: Source, number: int) -> bool:
+    """Whether an assertion fails nothing in a text."""
+    text = source.apply_edits(row.played[0]).decode()
+    return "suppress" in text.partition(f" f({number})")[0].rpartition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "assert f(1) == 12; assert f(2) == 13",
+        "with pytest.raises(ValueError, match='green tea') as caught:\n    f(1)\nassert caught.value == 12",
+        "with self.assertNumQueries(12):\n    assert f(2) == 13",
+        "with (pytest.raises(ValueError, match='green tea')):\n    f(1)\nassert f(2) == 13",
+    ],
+)
+def test_an_assertion_that_cannot_be_softened_alone_is_proven_with_the_others(body: str) -> None:
+    source = source_of(body)
+    for seed in range(10):
+        group = group_of(source.apply_edits(()).decode(), seed)
+        assert not any(edits for row in group.rows for edits in row.softening)
+        assert len(group.passing) == 1
 
 
 def test_near_and_far_changes_occur() -> None:
@@ -447,7 +510,7 @@ def test_a_constant_of_the_module_is_changed_as_if_its_value_stood_there(expecte
         expressions = [text.partition("assert f() == ")[2] for text in texts]
         found = [eval(part, names) for part, names in zip(expressions, values, strict=True)]
         right = values[0][expected]
-        assert [value == right for value in found] == [number == group.original for number in range(len(texts))]
+        assert [value == right for value in found] == [not row.kinds for row in group.rows]
 
 
 LONG = "é😀 " * 40
