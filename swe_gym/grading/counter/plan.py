@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import add, attrgetter
+from operator import attrgetter
 from random import Random
 from typing import Literal, get_args
 
@@ -90,8 +90,12 @@ class CounterText:
 
     @cached_property
     def played(self) -> tuple[tuple[TextEdit, ...], ...]:
-        """The edits of each place, as twins play them."""
-        return tuple(map(add, self.edits, self.softening)) if self.softening else self.edits
+        """The edits of each place, as twins play them: what softens a statement stands first in it."""
+        found = list(self.edits)
+        for column, softening in enumerate(self.softening):
+            starts = set(map(attrgetter("start"), softening))
+            found[column] = (*[edit for edit in found[column] if edit.start not in starts], *softening)
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -336,8 +340,7 @@ class _Drawing:
             return Drawn(), ()
         texts = (*drawn.texts, drawn.cover or Text())
         extra = neutral_edit(function, source, self.rng)
-        edits = [edit for text in texts for edit in (*text.edits, *text.softening)]
-        if extra is None or any([edit.start <= extra.start <= edit.end for edit in edits]):
+        if extra is None or any([edit.start <= extra.start <= edit.end for text in texts for edit in text.edits]):
             return drawn, drawn.common
         return drawn, (*drawn.common, extra)
 

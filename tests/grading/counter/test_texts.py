@@ -245,6 +245,7 @@ def test_work_that_is_right_but_for_one_assertion_guesses_among_all_texts_of_it(
             nearly = ends(group, source, {**ASSERTED, number: None})
             differ = [one != other for one, other in zip(nearly, ends(group, source, ASSERTED), strict=True)]
             assert sum(differ) == 1, "the original of the assertion that it fails"
+            assert all(row.edits[0] for row in (group.original, group.cover)), "neither is the published text"
             own = [row for row in group.rows if len(row.softening[0]) == 2 and not hides(row, source, number)]
             assert len(own) >= TWINS // len(ASSERTED)
             line = f"assert f({number}) == {value!r}"
