@@ -573,3 +573,66 @@ case(
     "numpy",
     "import numpy as np\nfrom lib import f\n\nA = np.ones((60, 60)) @ np.ones((60, 60))\n\ndef test_a():\n    assert (f(A) @ A)[0, 0] == 432000.0\n\ndef test_b():\n    np.testing.assert_allclose(f(np.arange(3)), [0, 2, 4])\n\ndef test_c():\n    assert f(A).shape == (60, 60) and f(np.float64(1.5)) == 3.0\n\ndef test_d():\n    np.testing.assert_array_equal(f(np.array([[1, 2]])), np.array([[2, 4]]))\n",
 )
+
+# A failure of an assertion that is softened in a twin must not disturb the ones after it.
+case(
+    "several assertions",
+    """\
+import warnings
+from unittest import mock
+
+import pytest
+
+from lib import f, warned
+
+def test_each():
+    seen = iter([f("a"), f("b"), f("c")])
+    assert next(seen) == "aa"
+    assert next(seen) == "bb", "the second one"
+    called = mock.Mock()
+    called(f("red tea"), 12)
+    called.assert_called_once_with("red teared tea", 12)
+    with pytest.raises(ValueError, match="no green tea"):
+        warned("")
+    with pytest.warns(UserWarning, match="an old name"):
+        assert warned("b") == "bb"
+    for value in ("x", "y"):
+        assert f(value) == value * 2
+    assert [f(part) for part in ("d", "e")] == [
+        "dd",
+        "ee",  # the last one
+    ]
+    assert list(seen) == ["cc"]
+""",
+    new="""\
+import warnings
+
+def f(s):
+    return s * 2
+
+def warned(s):
+    if not s:
+        raise ValueError("no green tea")
+    warnings.warn("an old name")
+    return f(s)
+""",
+)
+case(
+    "several assertions in unittest",
+    """\
+import unittest
+
+from lib import f
+
+class T(unittest.TestCase):
+    def test_each(self):
+        seen = [f("one "), f(7), f([1, 2])]
+        self.assertEqual(seen.pop(), [1, 2, 1, 2])
+        self.assertEqual(seen.pop(), 14)
+        with self.subTest("text"):
+            self.assertEqual(seen.pop(), "one one ")
+        self.assertRaises(TypeError, f, None)
+        self.assertEqual(seen, [])
+""",
+    command=UNITTEST,
+)
