@@ -338,15 +338,20 @@ def as_diff(patch: str) -> str:
 def judge_works(works: Sequence[PatchWork], settings: JudgeSettings) -> Iterator[tuple[int, Judged]]:
     """Judge patches, several at once. Yield number and result of each, in any order.
 
-    A patch whose sandbox failed in a way that may pass is judged once more.
+    A patch whose sandbox failed in a way that may pass is judged once more. One that several attempts share is judged
+    for all of them: a second judgement would be a second chance to guess.
     """
+    shared: dict[tuple[object, ...], list[int]] = {}
+    for number, work in enumerate(works):
+        shared.setdefault((work.task.task_id, work.diff, work.counter.counter, work.counter.runs), []).append(number)
+    options, numbers = settings.sandbox_options, list(shared.values())
     placed = [
-        work._replace(backend=settings.backend, sandbox_options=settings.sandbox_options, number=number)
-        for number, work in enumerate(works)
+        works[same[0]]._replace(backend=settings.backend, sandbox_options=options, number=place)
+        for place, same in enumerate(numbers)
     ]
-    options = settings.sandbox_options
     with open_executor(settings.executor, settings.executor_options, options, workers=settings.workers) as executor:
-        yield from _play(placed, settings.workers, executor)
+        for place, judged in _play(placed, settings.workers, executor):
+            yield from ((number, judged) for number in numbers[place])
 
 
 def _play(works: Sequence[PatchWork], workers: int, executor: Executor) -> Iterator[tuple[int, Judged]]:

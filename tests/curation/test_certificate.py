@@ -74,6 +74,19 @@ def test_each_kind_of_patch_gets_its_outcome(adder: Task, executor: str) -> None
     assert "tests.test_add.AddTest.test_add" in cheat.alarms
 
 
+def test_attempts_with_the_same_patch_are_judged_once(adder: Task) -> None:
+    stripped, others = RIGHT.rstrip("\n"), {"judge_runs": 3}
+    claims = [Claim("adder", RIGHT, 0, 1.0), Claim("adder", stripped, 1), Claim("adder", RIGHT, 2, 1.0, env=others)]
+    first, second, third = certified(adder, *claims)
+    assert isinstance(first, Certificate)
+    assert isinstance(second, Certificate)
+    assert isinstance(third, Certificate)
+    assert (first.seconds, first.tests) == (second.seconds, second.tests)
+    assert first.seconds != third.seconds
+    assert [one.outcome for one in (first, second, third)] == ["proven"] * 3
+    assert [one.patch for one in (first, second)] == [RIGHT, stripped]
+
+
 def test_the_code_of_a_task_has_one_digest_wherever_it_lies(adder: Task, tmp_path: Path) -> None:
     assert isinstance(adder.workspace, FolderWorkspace)
     copy = shutil.copytree(adder.workspace.path, tmp_path / "copy")

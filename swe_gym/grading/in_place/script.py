@@ -221,7 +221,7 @@ def _prepare(task: Task, sandbox: Sandbox, files: Mapping[str, FileContent], use
     if not made.ok:
         raise TaskError(
             f"task {task.task_id}: the image's user cannot make {folders}: {made.text.strip()[-500:]}. Use an image "
-            "whose user is root"
+            "whose user is root (no USER in the Dockerfile), and name the policy's in agent.user"
         )
     for field, user in users.items():
         if user is not None:
