@@ -248,6 +248,15 @@ class Dockerfile:
         return workdir
 
     @property
+    def user(self) -> str:
+        """The user of the image; empty if it is root, or if the file does not tell."""
+        user = ""
+        for name, rest in self.steps:
+            if name in ("FROM", "USER"):
+                user = rest if name == "USER" and re.fullmatch(r"[\w.-]+", rest) and rest not in ("root", "0") else ""
+        return user
+
+    @property
     def _name(self) -> str:
         return f"{self._place}/Dockerfile"
 

@@ -454,6 +454,7 @@ class Healthcheck(Frozen):
         start_period: Seconds after the start in which failures do not count.
         start_interval: Seconds between attempts in that time.
         retries: Failures in a row that end it.
+        user: User who runs it; None is the sandbox's.
     """
 
     command: str
@@ -462,6 +463,7 @@ class Healthcheck(Frozen):
     start_period: float = Field(default=0.0, ge=0, le=3600)
     start_interval: float = Field(default=5.0, ge=0, le=3600)
     retries: int = Field(default=3, ge=1, le=1000)
+    user: str | None = None
 
 
 class CollectHook(Hidden):

@@ -146,6 +146,23 @@ SHAPES = {
         "echo 'nobody /nonexistent' > /etc/more; echo nobody / > x.txt",
         image=True,
     ),
+    "image's user": Shape(
+        {
+            "task.toml": "[environment]\nnetwork_mode = 'no-network'\n"
+            "healthcheck = {command = '[ $(id -un) = worker ]'}\n"
+            "[[verifier.collect]]\ncommand = 'id -un > collected'\n",
+            "environment/Dockerfile": "FROM {image}\nWORKDIR /srv\nRUN useradd -m worker && chown worker /srv\n"
+            "USER worker\n",
+            "solution/solve.sh": script('echo "$(id -un) $HOME" > x.txt; touch /etc/more; ls /root && rm x.txt'),
+            **judge(
+                '[ "$(cat x.txt collected | tr "\\n" ,)$(id -un)" = "worker /home/worker,worker,worker" ]'
+                " && [ ! -e /etc/more ]"
+            ),
+        },
+        "solve",
+        "echo worker > x.txt",
+        image=True,
+    ),
     "resources": Shape({"task.toml": TOML + "memory_mb = 512\nstorage_mb = 256\n"}, image=True),
     "timeouts": Shape(
         {

@@ -92,6 +92,8 @@ class HarborSource(ListedSource[Path]):
         _refuse_files(config, folder)
         dockerfile = Dockerfile(folder)
         image, build = self._image_of(config, dockerfile, task_id)
+        user = dockerfile.user if build else ""
+        config = config.fill_in_users(user, _verifiers_user(config, folder, user))
         needs = _needs_of(config.environment, config.agent_network, _added_files(config, folder))
         metadata = config.metadata
         tags = metadata.get("tags")
@@ -104,19 +106,19 @@ class HarborSource(ListedSource[Path]):
             difficulty=str(metadata.get("difficulty", "")),
             tags=tuple(map(str, tags)) if isinstance(tags, list) else config.task.keywords,
             metadata=_metadata(config),
-            needs=needs.model_copy(update={"user": "root" if config.as_root else None, "build": build}),
+            needs=needs.model_copy(update={"user": "root" if config.as_root or user else None, "build": build}),
             time_limit=None if config.steps else config.agent.timeout_sec,
             oracle=Oracle(
                 gold_patch=_gold(folder),
-                evaluation=self._script_of(config, folder, place, task_id),
+                evaluation=self._script_of(config, folder, place, task_id, user),
                 timeout=config.verifier.timeout_sec,
             ),
         )
 
-    def _script_of(self, config: HarborConfig, folder: TaskFolder, place: str, task_id: str) -> RewardScript:
+    def _script_of(self, config: HarborConfig, folder: TaskFolder, place: str, task_id: str, user: str) -> RewardScript:
         if config.steps:
             return RewardScript(
-                healthcheck=_healthcheck(config.environment.healthcheck),
+                healthcheck=_healthcheck(config.environment.healthcheck, user),
                 steps=tuple(self._step_of(step, config, folder, place) for step in config.steps),
                 final=config.multi_step_reward_strategy == "final",
             )
@@ -135,7 +137,7 @@ class HarborSource(ListedSource[Path]):
             env=_fill_in(config.verifier.env, self._variables, f"{place}: verifier.env"),
             user=_user(config.verifier.user),
             policy_user=None if is_root(config.agent.user) else _user(config.agent.user),
-            healthcheck=_healthcheck(config.environment.healthcheck),
+            healthcheck=_healthcheck(config.environment.healthcheck, user),
             solve="/solution/solve.sh" if "solve.sh" in solution else "",
             solution={f"/solution/{name}": file for name, file in solution.items()},
             solution_env=_fill_in(config.solution.env, self._variables, f"{place}: solution.env"),
@@ -289,11 +291,22 @@ def _hooks(verifier: Verifier) -> tuple[CollectHook, ...]:
     )
 
 
-def _healthcheck(check: HarborHealthcheck | None) -> Healthcheck | None:
+def _verifiers_user(config: HarborConfig, folder: TaskFolder, user: str) -> str:
+    """Return the user of the image in which the verifier runs; empty if it is root, or if no Dockerfile tells."""
+    environment = config.verifier.environment
+    if not config.verifier.separate:
+        return user
+    if environment is not None and environment.docker_image:
+        return ""
+    own = Dockerfile(folder, "tests")
+    return own.user if own.steps else user
+
+
+def _healthcheck(check: HarborHealthcheck | None, user: str = "") -> Healthcheck | None:
     if check is None:
         return None
     fields = check.model_dump()
-    return Healthcheck(**{name.removesuffix("_sec"): value for name, value in fields.items()})
+    return Healthcheck(**{name.removesuffix("_sec"): value for name, value in fields.items()}, user=user or None)
 
 
 def _metadata(config: HarborConfig) -> JsonObject:

@@ -240,6 +240,13 @@ class Verifier(Network):
             raise ValueError("environment_mode = 'shared' contradicts verifier.environment")
         return self
 
+    def fill_in_hooks(self, user: str) -> Self:
+        """Return the table with a user of the commands that set none."""
+        hooks = [
+            hook if hook.user is not None else hook.model_copy(update={"user": user or None}) for hook in self.collect
+        ]
+        return self.model_copy(update={"collect": hooks})
+
     @property
     def separate(self) -> bool:
         """Whether the verifier has a sandbox of its own."""
@@ -314,6 +321,15 @@ class HarborConfig(Table):
     def agent_user(self, step: HarborStep) -> str | int | None:
         """Return the user of the policy in a step; None is the image's."""
         return self.agent.user if step.agent.user is None else step.agent.user
+
+    def fill_in_users(self, user: str, verifiers: str) -> Self:
+        """Return the configuration with a user of the image where none is set, and with another for the verifier."""
+        steps = [step.model_copy(update={"verifier": step.verifier.fill_in_hooks(user)}) for step in self.steps]
+        agent = self.agent if self.agent.user is not None else self.agent.model_copy(update={"user": user or None})
+        verifier = self.verifier.fill_in_hooks(user)
+        if verifier.user is None:
+            verifier = verifier.model_copy(update={"user": verifiers or None})
+        return self.model_copy(update={"agent": agent, "verifier": verifier, "steps": steps})
 
     @property
     def as_root(self) -> bool:
