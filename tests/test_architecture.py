@@ -360,4 +360,6 @@ def test_one_module_parses() -> None:
                 calls[ast.unparse(node.func)].add(module)
     of_trees = {"gateway.call_formats", "grading.counter.changes", "grading.counter.finding"}
     assert {one for one in calls["ast.parse"] if ".guests." not in one} == {"swe_gym.syntax"}
-    assert calls["ast.literal_eval"] == {"swe_gym.syntax"} | {f"swe_gym.{one}" for one in of_trees}
+    assert {one for one in calls["ast.literal_eval"] if ".guests." not in one} == {"swe_gym.syntax"} | {
+        f"swe_gym.{one}" for one in of_trees
+    }

@@ -1,8 +1,12 @@
 """`swe-gym tasks`: list, show, export, split and make tasks."""
 
+import datetime
+import os
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import TaskError, UsageError, quantify
-from ..tasks import HUB, TASK_EXPORTERS, FileSource, by_image, is_place_of_tasks, split_by_repository, write_tasks
+from ..tasks import (
+    HUB,
+    TASK_EXPORTERS,
+    FileSource,
+    by_image,
+    is_place_of_tasks,
+    split_by_repository,
+    write_tasks,
+)
 from ..types import Task
 from .common import (
     MAX_SHOWN,
@@ -27,12 +39,15 @@ from .common import (
     source_of,
     takes_filter,
 )
-from .options import BASE_IMAGE, SEED, SOURCE_HELP, AsJson, Source, SourceOptions, Timeout, Times
+from .options import BASE_IMAGE, SEED, SOURCE_HELP, TIMES_HELP, AsJson, Source, SourceOptions, Timeout, Workers
 
 app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make tasks.")
 
 HARBOR = "harbor"
 """Value of `--to` for a folder of Harbor's tasks."""
+
+WRITE_EVERY = 20
+"""New tasks after which the task file is written."""
 
 WIDE = 130
 """Terminal width from which repositories and tags are shown."""
@@ -302,19 +317,35 @@ def new(
     requirement: Annotated[
         list[str] | None, typer.Option(help="Additional requirement of the tests. Repeatable.")
     ] = None,
-    times: Times = 3,
+    mutate: Annotated[
+        tuple[str, str, int] | None,
+        typer.Option(
+            metavar="PACKAGE VERSION COUNT",
+            help="Make many tasks: bugs in a release, or in a commit, with --tests: FOLDER COMMIT COUNT.",
+        ),
+    ] = None,
+    seed: Annotated[int, SEED] = 0,
+    workers: Workers = 2,
+    times: Annotated[int | None, typer.Option("--times", "-k", min=1, help=f"{TIMES_HELP}.")] = None,
 ) -> None:
-    """Make a task from two releases of a package, or from a commit of a local repository.
+    """Make a task from two releases of a package, or from a commit; or many from one state, by mutation.
 
     The policy starts from release OLD or the parent commit; the tests of release NEW or of the commit judge its work.
-    The task is validated and added to the file, where it replaces a task with the same id. Building a release runs
+    With --mutate, the policy starts from a release, or a commit of a local folder, with a bug; the tests that find it
+    are hidden. Run the command again to resume it, or with a larger COUNT for more tasks.
+
+    Tasks are validated, by three runs in each state or one of each bug, and added to the file, where they replace those
+    with the same id. Building a release runs
     its build code on this machine, outside any sandbox.
     """
     from ..curation import BuildOptions, build_commit_task, build_release_task  # slow to import
 
     console = open_console()
-    if (from_pypi is None) == (from_git is None) or bool(tests) != bool(from_git):
-        raise UsageError("pass either --from-pypi PACKAGE OLD NEW, or --from-git FOLDER with --tests COMMAND")
+    given = (from_pypi is not None) + (from_git is not None) + (mutate is not None)
+    if given != 1 or (tests and from_pypi) or (from_git and not tests):
+        raise UsageError(
+            "pass --from-pypi PACKAGE OLD NEW, --mutate PACKAGE VERSION COUNT, or --from-git FOLDER and --tests COMMAND"
+        )
     known = _tasks_of(output)  # a broken file fails before the work starts
     output.parent.mkdir(parents=True, exist_ok=True)
     with console.status("starting") as status:
@@ -322,20 +353,64 @@ def new(
             statement=statement.read_text(encoding="utf-8") if statement else "",
             python=python,
             requirements=tuple(requirement or ()),
-            runs=times,
+            runs=times or 3,
             progress=status.update,
             on_lists=lambda lists: _print_dropped(console, lists.dropped),
         )
+        if mutate:
+            _mutate(
+                *mutate,
+                output,
+                known,
+                tests=tests,
+                seed=seed,
+                times=times or 1,
+                workers=workers,
+                build=replace(options, runs=3),
+            )
+            return
         if from_pypi:
             task = build_release_task(*from_pypi, options)
         else:
             task = build_commit_task(str(from_git), tests, commit, options)
         status.update("grading the gold patch and the untouched repository")
-        _check(task, times)
+        _check(task, options.runs)
     known[task.task_id] = task
     write_tasks(known.values(), output)
     console.print(f"{task.task_id} is valid and was added to {output}. {_tests(task)}")
     console.print(f"Play it: swe-gym play {task.task_id} --source {output}")
+
+
+def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, Task], **options: Any) -> None:
+    """Add tasks with bugs of a project to a file, which holds all that are finished whenever the command ends."""
+    from ..curation import make_mutants  # slow to import
+
+    if Path(name).expanduser().is_dir() and not options["tests"]:
+        raise UsageError(f"{name} is a folder: pass the command that runs its tests (--tests 'python -m pytest tests')")
+    started, spent, before = time.monotonic(), _spent(), len(known)
+    record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
+    made = make_mutants(name, version, count=count, known=known.values(), record=str(record), date=date, **options)
+    found, number = dict(known), 0
+    try:
+        for number, task in enumerate(made, 1):
+            found[task.task_id] = task
+            if number % WRITE_EVERY == 0:
+                write_tasks(found.values(), output)
+    finally:
+        if found:
+            write_tasks(found.values(), output)
+    added = len(found) - before
+    console = open_console()
+    cost = f"{time.monotonic() - started:.0f} s, {(_spent() - spent) / max(added, 1):.1f} s of CPU for each new one"
+    console.print(f"{quantify(added, 'new task')} in {output} ({len(found)} in all; {cost}); records: {record}")
+    if number < count:
+        console.print(f"No further bug of {name} {version} makes a task: the records say why.")
+
+
+def _spent() -> float:
+    """CPU seconds of this process, and of those that it has waited for, such as local sandboxes."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _print_dropped(console: Console, dropped: Mapping[str, str]) -> None:

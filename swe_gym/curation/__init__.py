@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .claims import RefusedClaim as RefusedClaim
     from .claims import read_claims as read_claims
     from .harbor import export_harbor as export_harbor
+    from .mutants import make_mutants as make_mutants
     from .new_task import BuildOptions as BuildOptions
     from .new_task import build_commit_task as build_commit_task
     from .new_task import build_release_task as build_release_task

@@ -5,10 +5,8 @@ are the hidden tests, and the rest of the difference is the gold patch. Which te
 they run before and after it, in sandboxes, several times.
 """
 
-import os
 import re
 import shlex
-import stat
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from ..commands import run_command, tail
 from ..envs import SandboxGroup
 from ..errors import TaskError, UsageError
-from ..grading import EXECUTABLE, LINK, REGULAR, STEADY_ENV, apply_diff, file_diff, find_statuses, put_tests_in
+from ..grading import STEADY_ENV, apply_diff, file_diff, find_statuses, put_tests_in, read_state
 from ..index import Sdist, find_sdists
 from ..sandboxes.contents import git_program, list_installed, prepare_python, prepare_workspace
 from ..types import GitWorkspace, Json, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
@@ -37,7 +35,9 @@ The code is {package} {old}. Bring it to what release {new} does. Its changelog 
 Only the behaviour of the code counts: version numbers, documentation and the changelog need not follow.
 """
 
-_BUILD_TIMEOUT = 1800.0
+BUILD_TIMEOUT = 1800.0
+"""Seconds that a download, or the installation of requirements, may take."""
+
 _GIT_TIMEOUT = 60.0
 
 Statuses = Mapping[str, TestStatus]
@@ -129,7 +129,7 @@ def build_release_task(package: str, old: str, new: str, options: BuildOptions =
     """
     _require_older(package, old, new)
     options.progress(f"looking for the source releases of {package} {old} and {new}")
-    change = _compare(*_workspaces(package, old, new))
+    change = _compare(find_release(package, old), find_release(package, new))
     if not change.gold_patch:
         raise TaskError(f"{package} {old} and {new} differ only in their tests: choose other releases")
     statement = options.statement or _statement(package, old, new, change.new_tree)
@@ -141,7 +141,7 @@ def build_release_task(package: str, old: str, new: str, options: BuildOptions =
         task_id=f"pypi__{canonicalize_name(package)}-{new}",
         problem_statement=statement,
         repo=canonicalize_name(package),
-        python=_environment(package, old, change.new_tree, options),
+        python=pin_release(package, old, change.new_tree, options),
         test_cmd=f"{PYTEST} {shlex.join(change.layout.targets)}",
         eval_cmd=_visible_tests(change.old_tree),
         tags=("pypi",),
@@ -184,7 +184,7 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
         task_id=f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name).lstrip('._-') or 'repository'}-{new[:12]}",
         problem_statement=options.statement or _ask_git(folder, "log", "-1", "--format=%B", new),
         repo=folder.name,
-        python=_pin_environment(change.new_tree, tests, options),
+        python=pin_environment(change.new_tree, tests, options),
         test_cmd=tests,
         eval_cmd=tests,
         tags=("git",),
@@ -193,7 +193,7 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
 
 
 def _compare(before: SdistWorkspace | GitWorkspace, after: SdistWorkspace | GitWorkspace) -> _Change:
-    old_tree, new_tree = (prepare_workspace(side, timeout=_BUILD_TIMEOUT) for side in (before, after))
+    old_tree, new_tree = (prepare_workspace(side, timeout=BUILD_TIMEOUT) for side in (before, after))
     layout = find_tests(list_files(new_tree))
     return _Change(before, old_tree, new_tree, layout, *split_difference(old_tree, new_tree, layout))
 
@@ -239,9 +239,13 @@ def _require_older(package: str, old: str, new: str) -> None:
         )
 
 
-def _workspaces(package: str, old: str, new: str) -> tuple[SdistWorkspace, SdistWorkspace]:
-    found = find_sdists(package, timeout=_BUILD_TIMEOUT)
-    return _workspace(package, old, found), _workspace(package, new, found)
+def find_release(package: str, version: str) -> SdistWorkspace:
+    """Return the source release of a package.
+
+    Raises:
+        TaskError: There is none of this version.
+    """
+    return _workspace(package, version, find_sdists(package, timeout=BUILD_TIMEOUT))
 
 
 def _workspace(package: str, version: str, sdists: Sequence[Sdist]) -> SdistWorkspace:
@@ -265,23 +269,10 @@ def split_difference(old: Path, new: Path, tests: TestLayout) -> tuple[str, str]
     gold: list[str] = []
     hidden: list[str] = []
     for path in sorted({*list_files(old), *list_files(new)}):
-        (old_mode, old_data), (new_mode, new_data) = _read(old / path), _read(new / path)
+        (old_mode, old_data), (new_mode, new_data) = read_state(old / path), read_state(new / path)
         if (old_mode, old_data) != (new_mode, new_data):
             (hidden if path in tests else gold).append(file_diff(path, old_data, new_data, old_mode, new_mode))
     return "".join(gold), "".join(hidden)
-
-
-def _read(path: Path) -> tuple[int | None, bytes | None]:
-    """Return git's mode and the content of a file or link; None and None if it does not exist."""
-    try:
-        mode = path.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return None, None
-    if stat.S_ISLNK(mode):
-        return LINK, os.readlink(path).encode()
-    if stat.S_ISDIR(mode):
-        return None, None
-    return EXECUTABLE if mode & stat.S_IXUSR else REGULAR, path.read_bytes()
 
 
 def _statement(package: str, old: str, new: str, tree: Path) -> str:
@@ -293,11 +284,10 @@ def _statement(package: str, old: str, new: str, tree: Path) -> str:
     return STATEMENT.format(package=package, old=old, new=new, changes=changes)
 
 
-def _environment(package: str, old: str, tree: Path, options: BuildOptions) -> PythonEnv:
-    """Return the pinned requirements of the tests.
+def pin_release(package: str, old: str, tree: Path, options: BuildOptions) -> PythonEnv:
+    """Return the pinned requirements of a release's tests.
 
-    They include the old release itself: tests read its metadata. The workspace comes first on the path and hides its
-    code.
+    They include the release itself: tests read its metadata. The workspace comes first on the path and hides its code.
     """
     extras, lines = test_requirements(tree, package)
     itself = f"{package}[{','.join(extras)}]=={old}" if extras else f"{package}=={old}"
@@ -307,9 +297,9 @@ def _environment(package: str, old: str, tree: Path, options: BuildOptions) -> P
 def _pin(python: str, requirements: Sequence[str]) -> PythonEnv:
     """Let pip resolve the requirements, and return them with exact versions."""
     wanted = PythonEnv(version=python, requirements=tuple(requirements), no_deps=False)
-    prepared = prepare_python(wanted, timeout=_BUILD_TIMEOUT)
+    prepared = prepare_python(wanted, timeout=BUILD_TIMEOUT)
     minor = ".".join(prepared.version.split(".")[:2])
-    return PythonEnv(version=minor, requirements=list_installed(prepared, timeout=_BUILD_TIMEOUT))
+    return PythonEnv(version=minor, requirements=list_installed(prepared, timeout=BUILD_TIMEOUT))
 
 
 def _commit_and_parent(folder: Path, commit: str) -> tuple[str, str]:
@@ -339,7 +329,7 @@ def _ask_git(folder: Path, *arguments: str) -> str:
     return result.stdout.decode("utf-8", "replace").strip()
 
 
-def _pin_environment(tree: Path, tests: str, options: BuildOptions) -> PythonEnv:
+def pin_environment(tree: Path, tests: str, options: BuildOptions) -> PythonEnv:
     """Return the pinned requirements of a project, and of its tests, that is on no index."""
     project = _project_table(tree)
     extras, lines = test_requirements(tree, str(project.get("name", "")))
@@ -389,12 +379,13 @@ def run_both(
     with SandboxGroup(task, backend, {}) as group:
         for number in range(1, runs + 1):
             progress(f"running the tests before and after the change, {number} of {runs}")
-            before.append(_run(group, ""))
-            after.append(_run(group, task.oracle.gold_patch))
+            before.append(run_tests(group, ""))
+            after.append(run_tests(group, task.oracle.gold_patch))
     return before, after
 
 
-def _run(group: SandboxGroup, diff: str) -> Statuses:
+def run_tests(group: SandboxGroup, diff: str) -> Statuses:
+    """Run the tests of a task in a fresh sandbox, with a diff in it; see `run_both`."""
     with group.fresh() as sandbox:
         put_tests_in(group.task, sandbox)
         apply_diff(sandbox, diff, what="the gold patch")

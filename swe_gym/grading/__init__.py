@@ -15,13 +15,12 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .counter import CounterOptions as CounterOptions
     from .diff import file_diff as file_diff
     from .graders import find_statuses as find_statuses
+    from .ids import parse_id as parse_id
     from .judge import grade as grade
-    from .patch import EXECUTABLE as EXECUTABLE
-    from .patch import LINK as LINK
-    from .patch import REGULAR as REGULAR
     from .patch import Patch as Patch
     from .patch import apply_diff as apply_diff
     from .patch import list_work as list_work
+    from .patch import read_state as read_state
     from .patch import take_patch as take_patch
     from .plan import parse_command as parse_command
     from .protect import Protection as Protection

@@ -6,10 +6,13 @@ git's: `0o100644`, `0o100755`, and `0o120000` for a symbolic link, whose content
 
 import hashlib
 import io
+import os
 import posixpath
+import stat
 import tarfile
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from ..errors import DiffError, FileError, SandboxError, TaskError
 from ..sandboxes import Sandbox
@@ -41,6 +44,19 @@ GIT_REFUSES = (1, 128)
 """Exit codes of `git apply` about a diff: it does not fit, or is not one."""
 
 REGULAR, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
+
+
+def read_state(path: Path) -> tuple[int | None, bytes | None]:
+    """Return git's mode and the content of a file or link; None and None if it does not exist."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None, None
+    if stat.S_ISLNK(mode):
+        return LINK, os.readlink(path).encode()
+    if stat.S_ISDIR(mode):
+        return None, None
+    return EXECUTABLE if mode & stat.S_IXUSR else REGULAR, path.read_bytes()
 
 
 class PatchLimits(Frozen):

@@ -13,7 +13,9 @@ from swe_gym.sandboxes.runner_sandbox import runner_source
 FOLDER = Path(guests.__file__).parent
 PROGRAMS = {
     "runner": ["local/linux", "unplug", "seccomp", "runner/serve"],  # as Kubernetes sends it; others send less
-    **{name: [name] for name in ("as_user", "debugger/main", "file_request", "pack_python", "relay", "seal")},
+    **{
+        name: [name] for name in ("as_user", "debugger/main", "file_request", "observe", "pack_python", "relay", "seal")
+    },
     **{name: [name] for name in ("report_pytest", "report_unittest")},
 }
 

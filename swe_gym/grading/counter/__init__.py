@@ -6,5 +6,17 @@ into passes too, and that reveals it: no list of tricks is needed.
 
 from .changes import NATURAL, Kind
 from .plan import CounterGroup, CounterOptions, CounterPlan, CounterText, Scope, plan_counters
+from .source import Source, TextEdit
 
-__all__ = ["NATURAL", "CounterGroup", "CounterOptions", "CounterPlan", "CounterText", "Kind", "Scope", "plan_counters"]
+__all__ = [
+    "NATURAL",
+    "CounterGroup",
+    "CounterOptions",
+    "CounterPlan",
+    "CounterText",
+    "Kind",
+    "Scope",
+    "Source",
+    "TextEdit",
+    "plan_counters",
+]
