@@ -19,8 +19,9 @@ from .common import sandbox_options as parse_sandbox_options
 from .export import Attempt
 from .options import (
     BACKEND,
+    RUNS,
     SOURCE,
-    TIMES_HELP,
+    TIMES,
     AsJson,
     ExecutorName,
     Match,
@@ -38,11 +39,6 @@ if TYPE_CHECKING:  # slow to import, and help needs none of it
 
 TaskOption = Annotated[str | None, SOURCE]
 BackendOption = Annotated[str | None, BACKEND]
-
-RUNS = 3
-"""Runs of the validation in each state, by default."""
-
-TIMES = typer.Option("--times", "-k", min=1, help=f"{TIMES_HELP} (default: {RUNS}).")
 
 STYLES = {"proven": "green", "unproven": "yellow", "refuted": "bold red"}
 

@@ -60,8 +60,12 @@ Tools = Annotated[
 MaxTurns = Annotated[int | None, typer.Option("--max-turns", min=1, help="Steps per episode (default: 50).")]
 
 Workers = Annotated[int, WORKERS]
-TIMES_HELP = "Test runs in each state, with the gold patch and without it"
-Times = Annotated[int, typer.Option("--times", "-k", min=1, help=f"{TIMES_HELP}.")]
+RUNS = 3
+"""Test runs in each state, by default."""
+
+TIMES = typer.Option(
+    "--times", "-k", min=1, help=f"Test runs in each state, with the gold patch and without it (default: {RUNS})."
+)
 ValidationRecord = Annotated[
     Path | None,
     typer.Option("--record", "-r", help="JSONL file of validation results. A second run resumes from it."),

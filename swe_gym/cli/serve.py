@@ -151,13 +151,10 @@ def mcp(
     max_turns: MaxTurns = None,
     seed: Annotated[int | None, SEED] = None,
     output: RunsFolder = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Offer it over streamable HTTP on this port; 0 picks a free one."),
-    ] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = None,
     token: Token = None,
 ) -> None:
-    """Offer one task to an MCP client, over standard input and output, or over HTTP on this machine.
+    """Offer one task to an MCP client, over standard input and output or, with --port, streamable HTTP on this machine.
 
     The client starts this command, calls `start_task` for the problem statement, and uses the tools of the environment.
     `submit` ends the episode. Each server plays one episode and records it in a run folder of its own. With --port, you

@@ -39,7 +39,7 @@ from .common import (
     source_of,
     takes_filter,
 )
-from .options import BASE_IMAGE, SEED, SOURCE_HELP, TIMES_HELP, AsJson, Source, SourceOptions, Timeout, Workers
+from .options import BASE_IMAGE, RUNS, SEED, SOURCE_HELP, TIMES, AsJson, Source, SourceOptions, Timeout, Workers
 
 app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make tasks.")
 
@@ -326,7 +326,7 @@ def new(
     ] = None,
     seed: Annotated[int, SEED] = 0,
     workers: Workers = 2,
-    times: Annotated[int | None, typer.Option("--times", "-k", min=1, help=f"{TIMES_HELP}.")] = None,
+    times: Annotated[int | None, TIMES] = None,
 ) -> None:
     """Make a task from two releases of a package, or from a commit; or many from one state, by mutation.
 
@@ -353,7 +353,7 @@ def new(
             statement=statement.read_text(encoding="utf-8") if statement else "",
             python=python,
             requirements=tuple(requirement or ()),
-            runs=times or 3,
+            runs=times or RUNS,
             progress=status.update,
             on_lists=lambda lists: _print_dropped(console, lists.dropped),
         )
@@ -366,7 +366,7 @@ def new(
                 seed=seed,
                 times=times or 1,
                 workers=workers,
-                build=replace(options, runs=3),
+                build=replace(options, runs=RUNS),
             )
             return
         if from_pypi:

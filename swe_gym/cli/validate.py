@@ -12,7 +12,9 @@ from ..tasks import TaskRecord, read_records
 from .common import TaskFilter, open_console, open_source, print_json, progress_bar, takes_filter
 from .common import sandbox_options as parse_sandbox_options
 from .options import (
+    RUNS,
     SOURCE_HELP,
+    TIMES,
     AsJson,
     Backend,
     Counters,
@@ -21,7 +23,6 @@ from .options import (
     RayAddress,
     SandboxOptions,
     SourceOptions,
-    Times,
     ValidationRecord,
     Workers,
     executor_options,
@@ -38,7 +39,7 @@ STYLES = {"valid": "green", "invalid": "red", "skipped": "yellow", "error": "bol
 def validate(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)] = "toy",
     source_option: SourceOptions = None,
-    times: Times = 3,
+    times: Annotated[int | None, TIMES] = None,
     workers: Workers = 2,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
@@ -83,7 +84,7 @@ def validate(
                 ids,
                 backend=backend,
                 sandbox_options=options,
-                times=times,
+                times=times or RUNS,
                 counter=counter.value,
                 workers=workers,
                 record=record,
