@@ -10,6 +10,7 @@ Each is a folder of `toy_repos`:
       gold.patch    a git diff that solves the task
 """
 
+import functools
 import tomllib
 from pathlib import Path
 
@@ -27,12 +28,18 @@ class ToySource(ListedSource[Path]):
 
     def __init__(self) -> None:
         super().__init__()
-        for path in sorted(_FOLDER.glob("*/task.toml")):
-            self.add(path.parent.name, path.parent)
+        for folder in _find_folders():
+            self.add(folder.name, folder)
 
     def build(self, task_id: str, item: Path) -> Task:  # noqa: ARG002  the folder's name is the id
         """Read the task in a folder."""
         return read_task(item)
+
+
+@functools.cache
+def _find_folders() -> tuple[Path, ...]:
+    """The folders of the bundled tasks. The package does not change while it is loaded."""
+    return tuple(sorted(path.parent for path in _FOLDER.glob("*/task.toml")))
 
 
 class _Card(Frozen):
