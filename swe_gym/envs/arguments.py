@@ -64,6 +64,9 @@ def warn_of_time_limit(steps: int | None = None) -> None:
         )
 
 
+_SAME_IN_JSON = frozenset((str, bool, float, type(None)))  # an int may be too long for JSON
+
+
 def json_native(**arguments: Json) -> JsonObject:
     """Return a copy of the arguments in plain JSON: tuples become lists.
 
@@ -71,6 +74,8 @@ def json_native(**arguments: Json) -> JsonObject:
         UsageError: An argument is not JSON, such as a `Path` or an object.
     """
     for name, value in arguments.items():
+        if type(value) in _SAME_IN_JSON:
+            continue
         try:
             arguments[name] = json.loads(json.dumps(value, default=_refuse))
         except (TypeError, ValueError) as error:
