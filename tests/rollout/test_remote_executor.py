@@ -244,12 +244,12 @@ elsewhere = pytest.mark.parametrize("executor", ["node_parts:local_executor", "p
 
 @elsewhere
 def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path, executor: str) -> None:
-    plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:3]))
+    plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:2]))
     ours = rollout(plan, tmp_path / "nodes", RolloutOptions(executor=executor))
-    theirs = rollout(plan, tmp_path / "threads", RolloutOptions(workers=3))
+    theirs = rollout(plan, tmp_path / "threads", RolloutOptions(workers=2))
     assert summary(ours.trajectories()) == summary(theirs.trajectories())
     assert list((tmp_path / "nodes" / "live").iterdir()) == []
-    plan = plan.model_copy(update={"env": {"reward": "engine_parts:broken_reward"}})
+    plan = plan.model_copy(update={"env": {"reward": "engine_parts:broken_reward"}, "tasks": (plan.tasks or ())[:1]})
     with pytest.raises(ZeroDivisionError):
         rollout(plan, tmp_path / "broken", RolloutOptions(executor=executor))
     with pytest.raises(UsageError, match="warm=2 needs executor='threads'"):
@@ -257,7 +257,7 @@ def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path, executor: str) ->
 
 
 def test_the_episodes_of_a_killed_process_are_played_again(tmp_path: Path) -> None:
-    plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:6]))
+    plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:4]))
     killed: list[int] = []
 
     def kill(_: Progress) -> None:
