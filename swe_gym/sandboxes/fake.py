@@ -49,6 +49,8 @@ from ..guests.protocol import (
     PTY_WRITE,
     PUT_TAR,
     READ_FILE,
+    RESTORE,
+    SNAPSHOT,
     WRITE_FILE,
 )
 from ..guests.runner import forwards, loop
@@ -72,6 +74,9 @@ if TYPE_CHECKING:
         PtyReply,
         PtyRequest,
         ReadRequest,
+        RestoreRequest,
+        SnapshotReply,
+        SnapshotRequest,
         UnpackRequest,
         WriteRequest,
     )
@@ -282,6 +287,8 @@ class FakeSandbox(Sandbox):
         self._offer(PUT_TAR, self._unpack)
         self._offer(GET_TAR, self._pack)
         self._offer(MANIFEST, self._list)
+        self._offer(SNAPSHOT, self._take)
+        self._offer(RESTORE, self._put_back)
         self._offer(PTY_OPEN, self._open_terminal)
         self._offer(PTY_READ, self._read_terminal)
         self._offer(PTY_WRITE, self._write_terminal)
@@ -489,6 +496,17 @@ class FakeSandbox(Sandbox):
         if len(found) > request["max_files"]:
             raise FileError(f"{request['path']} has more than {request['max_files']} files")
         return {"entries": found}, b""
+
+    def _take(self, _: SnapshotRequest, __: bytes, ___: int | None) -> tuple[SnapshotReply, bytes]:
+        """Return all files: none is known to be as it was."""
+        entries = {name[1:]: ["file", file.mode, 0, 0, 0, len(file.data)] for name, file in self._files.items()}
+        return {"entries": entries, "folders": {}}, b"".join(file.data for file in self._files.values())
+
+    def _put_back(self, request: RestoreRequest, data: bytes, _: int | None) -> tuple[Nothing, bytes]:
+        content = io.BytesIO(data)
+        files = request["entries"].items()
+        self._files = {f"/{name}": _File(content.read(entry[5]), entry[1]) for name, entry in files}
+        return {}, b""
 
     def _is_folder(self, path: str) -> bool:
         return path in ("/", self.workdir) or any(name.startswith(path + "/") for name in self._files)

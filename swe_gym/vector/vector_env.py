@@ -317,6 +317,35 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             if (batch := self._receive(self._all("send", timeout))) is not None:
                 return batch
 
+    def fork(self, slot: int, into: Sequence[int] | Array) -> ResetResult[Any]:
+        """Start episodes in other slots from the state of a running one, which continues, and wait for all.
+
+        Args:
+            slot: Slot of the running episode. Its environment is a `SweEnv`.
+            into: Slots that end their episodes, if they have one, and continue that of `slot`.
+
+        Returns:
+            The observations of all slots, and the infos of those in `into`.
+
+        Raises:
+            UsageError: The slots are not distinct slots of this vector environment.
+            ResetNeeded: `slot` has no running episode, or a slot outside of `into` has none yet.
+            Unsupported, FileError, SandboxError: See `SweEnv.checkpoint`.
+            AlreadyPendingCallError: Results of an earlier call were not fetched.
+            ClosedEnvironmentError: The vector environment is closed.
+        """
+        self._check_usable()
+        parent, *slots = self._choose_slots([slot, *into])
+        mask = np.zeros(self.num_envs, dtype=np.bool_)
+        mask[slots] = True
+        self._read_mask({"reset_mask": mask})
+        source = self._slots[parent]
+        if source.over or source.observation is None:
+            raise ResetNeeded(f"slot {parent} has no running episode to fork")
+        self._tickets.issue("call", {parent: (source.inbox, partial(source.call, "checkpoint", (), {}))})
+        (point,) = self.call_wait()
+        return self.reset(options={"reset_mask": mask, "checkpoint": point})
+
     @property
     def in_flight(self) -> int:
         """Number of requests whose results were not fetched yet."""

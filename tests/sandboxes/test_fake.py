@@ -404,3 +404,10 @@ def test_many_sandboxes_with_faults_in_one_call_of_twenty_neither_hang_nor_leak(
         ends = Counter(pool.map(play, range(1000)))
     assert ends == {"done": 800, "SandboxLost": 133, "SandboxError": 67}
     assert threading.active_count() == before
+
+
+def test_a_snapshot_holds_all_files() -> None:
+    with FakeSandbox(files={"a": "1", "b": "2"}).start() as box, FakeSandbox(files={"c": "3"}).start() as other:
+        box.write_file("/tmp/x", b"4", mode=0o755)
+        other.restore(box.snapshot())
+        assert other.manifest("/") == box.manifest("/")

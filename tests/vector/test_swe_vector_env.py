@@ -349,3 +349,32 @@ def test_a_closed_vector_environment_raises(make_scripted: Make) -> None:
     for use in (envs.reset, lambda: envs.step("abc"), lambda: envs.send(["x"], [0]), lambda: envs.call("name")):
         with pytest.raises(ClosedEnvironmentError):
             use()
+
+
+@pytest.mark.parametrize("where", [{}, PROCESSES], ids=["threads", "processes"])
+def test_a_running_episode_is_forked_into_other_slots(where: dict[str, Any]) -> None:
+    options = {"options": {"files": {"a.py": "x = 1\n"}}}
+    make = partial(gym.make, "SWE/Toy-v0", backend="fake", sandbox_options=options)
+    create, view = (
+        '{"name": "edit", "arguments": {"command": "create", "path": "new", "file_text": "made"}}',
+        '{"name": "view", "arguments": {"path": "new"}}',
+    )
+    with SweVectorEnv([make] * 4, **where) as envs:
+        with pytest.raises(ResetNeeded, match="no episode yet"):
+            envs.fork(0, into=[1])
+        envs.reset(seed=0)
+        first, *_ = envs.step([create] * 2 + [view] * 2)
+        observations, infos = envs.fork(1, into=[2, 3])
+        assert list(observations[:2]) == list(first[:2])
+        assert all(text.startswith(first[1].rstrip()) for text in observations[2:])
+        assert list(infos["_turn"]) == [False, False, True, True]
+        assert list(infos["turn"][2:]) == [1, 1]
+        assert infos["task_id"][2] == infos["task_id"][3]
+        again, *_ = envs.step([view] * 4)
+        assert ["made" in text for text in again] == [True] * 4
+        for wrong in ([1], [4], [2, 2]):
+            with pytest.raises(UsageError, match="distinct slots"):
+                envs.fork(1, into=wrong)
+        envs.step(['{"name": "submit", "arguments": {}}'] * 4)
+        with pytest.raises(ResetNeeded, match="slot 0 has no running episode"):
+            envs.fork(0, into=[1])

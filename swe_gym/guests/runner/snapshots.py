@@ -271,8 +271,7 @@ class Taking:
             return
         with os.scandir(path) as entries:
             found = sorted(entries, key=lambda one: one.name)
-        if whole or changed:
-            self.add(path, FOLDER, info, [one.name for one in found])
+        taken = []
         for one in found:
             if one.path in self.mounts:
                 continue
@@ -281,7 +280,11 @@ class Taking:
                 continue
             status = one.stat(follow_symlinks=False)
             if whole or status.st_ctime_ns >= self.since:
-                yield from self.take(one.path, status)
+                taken.append((one.path, status))
+        if whole or changed or taken:  # its time would change when a file in it is restored
+            self.add(path, FOLDER, info, [one.name for one in found])
+        for file, status in taken:
+            yield from self.take(file, status)
 
     def has_moved(self, place: WrittenMount, path: str, info: os.stat_result) -> bool:
         """Return whether a folder that changed may have been elsewhere at the start."""
