@@ -382,13 +382,15 @@ class SweEnv(ToolEnv):
 
     @property
     def stats(self) -> JsonObject:
-        """Details beyond `info`: repository, seconds, sandbox and its id, failure, cheat signs, all of `set_back`."""
+        """Details beyond `info`: repository, seconds, sandbox, its id, checkpoint, failure, cheat signs, `set_back`."""
         episode = self._current()
         return {
             "repo": episode.task.repo,
             "seconds": dict(episode.seconds),
             "sandbox_id": episode.sandbox.id,
             "sandbox": episode.sandbox.capabilities.model_dump(mode="json"),
+            "parent": episode.parent.id if episode.parent else "",
+            "branch_turn": episode.parent.turn if episode.parent else 0,
             "failure": episode.failure_detail,
             "cheat_signs": list(episode.signs),
             "set_back": episode.set_back(),

@@ -59,8 +59,8 @@ def replay_trajectory(
         The first difference; None if there is none.
 
     Raises:
-        UsageError: The trajectory cannot be replayed: it has no environment or was played by an agent, its
-            task is unknown, an action was shortened, or a pattern is invalid.
+        UsageError: The trajectory cannot be replayed: it has no environment, was played by an agent or
+            started from a checkpoint, its task is unknown, an action was shortened, or a pattern is invalid.
         SandboxError: The sandbox did not start.
         TaskError: The task is broken.
     """
@@ -68,6 +68,8 @@ def replay_trajectory(
         raise UsageError(f"{trajectory.task_id} cannot be replayed: its record has no environment")
     if "agent" in trajectory.policy.options:
         raise UsageError(f"{trajectory.task_id} cannot be replayed: its agent used tools of its own")
+    if trajectory.parent:
+        raise UsageError(f"{trajectory.task_id} cannot be replayed: its episode started from a checkpoint")
     for number, turn in enumerate(trajectory.turns, 1):
         if CUT.search(turn.action):
             raise UsageError(

@@ -283,6 +283,8 @@ class Trajectory(Frozen):
         tools: Tools of the policy, or those of an agent's main conversation.
         seed: Seed of `reset`.
         started: Date and time (UTC, ISO 8601) of the start; empty outside a run.
+        parent: `id` of the checkpoint that the episode started from; empty if that was the start of the task.
+        branch_turn: Turns before that checkpoint. They are not among `turns`.
         observation: Observation of `reset`.
         turns: The steps in order.
         segments: The tokens for trainers, if the policy keeps them.
@@ -316,6 +318,8 @@ class Trajectory(Frozen):
     tools: tuple[ToolSpec, ...] = ()
     seed: int | None = None
     started: str = ""
+    parent: str = ""
+    branch_turn: int = 0
     observation: str
     turns: tuple[Turn, ...]
     segments: tuple[Segment, ...] = ()

@@ -130,6 +130,8 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
             sandbox=stats["sandbox"],
             tools=tuple(env.tools),
             seed=seed,
+            parent=stats.get("parent", ""),
+            branch_turn=stats.get("branch_turn", 0),
             observation=observation,
             turns=tuple(self._turns),
             outcome=info["outcome"],

@@ -13,7 +13,9 @@ from gymnasium.error import ResetNeeded
 
 from swe_gym.envs import EpisodeCheckpoint, SweEnv
 from swe_gym.errors import FileError, UsageError
+from swe_gym.rollout.replay import replay_trajectory
 from swe_gym.sandboxes import Snapshot
+from swe_gym.wrappers import RecordTrajectory
 
 
 def act(name: str, **arguments: Any) -> str:
@@ -72,6 +74,16 @@ def test_an_episode_continues_from_a_point_of_another(make: Any, tmp_path: Path)
     *_, terminated, truncated, info = child.step(act("listdir"))
     assert (terminated, truncated, info["limit"], info["turn"]) == (False, True, "turns", 6)
     assert child.patch().paths == ("README.md", "made/file")  # from the start of the task
+
+
+def test_the_record_of_a_branch_names_its_point(point: EpisodeCheckpoint, make: Any) -> None:
+    recorder = RecordTrajectory(make())
+    recorder.reset(options={"checkpoint": point})
+    recorder.step(act("submit"))
+    record = recorder.trajectory
+    assert (record.parent, record.branch_turn, len(record.turns)) == (point.id, 1, 1)
+    with pytest.raises(UsageError, match="its episode started from a checkpoint"):
+        replay_trajectory(record)
 
 
 def test_one_point_gives_equal_episodes(make: Any) -> None:

@@ -39,7 +39,9 @@ def edit(root: str, what: str, path: str, *more: Any) -> None:  # noqa: C901
     with contextlib.suppress(OSError, shutil.Error):
         if what in ("write", "append"):
             os.makedirs(os.path.dirname(place), exist_ok=True)
-            with open(place, "wb" if what == "write" else "ab") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK  # nobody reads from a pipe
+            fd = os.open(place, flags | (os.O_TRUNC if what == "write" else os.O_APPEND), 0o644)
+            with os.fdopen(fd, "wb") as file:
                 file.write(more[0])
         elif what == "mkdir":
             os.makedirs(place)
