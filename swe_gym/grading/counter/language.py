@@ -257,13 +257,15 @@ def token_classes(tokens: Sequence[object]) -> list[str]:
 def choose_fitting(original: Scores, candidates: Sequence[tuple[Scores, T]], rng: Random, count: int) -> list[T]:
     """Choose candidates among which the rank of the original by each measure is random, in random order."""
     shuffled = rng.sample(candidates, len(candidates))
+    if len(shuffled) <= count:
+        return list(map(LAST, shuffled))
     signs = _compare(original, map(FIRST, shuffled))
     goals = _draw_goals(signs, rng, count)
-    chosen, left = list(range(min(count, len(signs)))), list(range(count, len(signs)))
+    chosen, left = list(range(count)), list(range(count, len(signs)))
     sums = list(map(sum, zip(*signs[:count], strict=True)))
     away = list(map(sub, sums, goals))
     cost = sum(map(mul, away, away))
-    for _ in range(STEPS if left else 0):
+    for _ in range(STEPS):
         old, new = int(rng.random() * len(chosen)), int(rng.random() * len(left))
         other = list(map(sub, map(add, sums, signs[left[new]]), signs[chosen[old]]))
         away = list(map(sub, other, goals))

@@ -141,8 +141,7 @@ def draw_other_text(text: str, words: Sequence[str], rng: Random) -> str:
         words: Words to choose from.
         rng: Random number generator.
     """
-    fixed = FIXED_IN_F if any(map(_is_formatted, strings(text))) else FIXED
-    places = [place for start, body in _bodies(text) for place in letters(body, start, fixed)]
+    places = _changing_places(text)
     if not places:
         start, body = _bodies(text)[-1]
         end = start + len(body)
@@ -152,6 +151,13 @@ def draw_other_text(text: str, words: Sequence[str], rng: Random) -> str:
         kind = next(kind for kind in CLASSES if text[place] in kind)
         changed[place] = rng.choice(kind.replace(text[place], ""))
     return "".join(changed)
+
+
+@functools.lru_cache(maxsize=1024)
+def _changing_places(text: str) -> tuple[int, ...]:
+    """The positions of letters and digits of a string literal that may change."""
+    fixed = FIXED_IN_F if any(map(_is_formatted, strings(text))) else FIXED
+    return tuple([place for start, body in _bodies(text) for place in letters(body, start, fixed)])
 
 
 def draw_whole_other_text(text: str, words: Sequence[str], rng: Random) -> str:
