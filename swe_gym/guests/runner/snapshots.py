@@ -378,10 +378,12 @@ def check_way(folder: str) -> None:
 
 def clear(place: str) -> None:
     """Remove what an entry replaces: nothing is written into a file that is there."""
-    if os.path.isdir(place) and not os.path.islink(place):
-        shutil.rmtree(place)
-    elif os.path.lexists(place):
+    try:
         os.unlink(place)
+    except FileNotFoundError:
+        pass
+    except IsADirectoryError:
+        shutil.rmtree(place)
 
 
 def put_folder(place: str, names: "Iterable[str]", mounts: "set[str]") -> None:
@@ -399,8 +401,11 @@ def put_folder(place: str, names: "Iterable[str]", mounts: "set[str]") -> None:
 
 def put_file(place: str, data: memoryview, entry: "Entry") -> None:
     fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
     put_status(place, entry)
 
 
