@@ -74,7 +74,7 @@ def test_each_shape_of_predictions_is_certified(cli: Any, gold: str, tmp_path: P
     assert (result.status, result.err) == (0, "")
     line = result.out.splitlines()[1].split()
     assert line[:5] == [TASK, "0", "unknown", "1", "proven"]
-    assert "resolved; 3 tests with 4 texts, 2 tests with 2 texts" in result.out
+    assert "resolved; 4 tests with 4 texts, 1 test with 2 texts" in result.out
     assert result.out.splitlines()[-2:] == ["1 proven", "Certificates: certificates"]
     written = Certificate.read(tmp_path / f"certificates/{TASK}.0.json")
     assert (written.model, written.patch, written.compute_digest()) == ("openai/gpt-9", gold, written.digest)
