@@ -166,19 +166,16 @@ class _AnswerIndex:
     def find(self, key: bytes, message: JsonMapping | None = None) -> AnsweredCall | None:
         """Return the answer that the agent most likely means.
 
-        It is one with the thought of the agent's message, then one that it took, then not continued, then the last.
+        It is one with the thought of the agent's message, then one that it took, then one without a thought like the
+        message, then one that is not continued, then the last.
         """
-        thought = thought_of(message) if message else ""
-        return max(
-            self._nodes.get(key, ()),
-            key=lambda node: (
-                bool(thought) and thought_of(node.answer.message) == thought,
-                node.certainty,
-                not node.children,
-                node.number,
-            ),
-            default=None,
-        )
+        thought = thought_of(message or {})
+
+        def likeness(node: AnsweredCall) -> tuple[int, ...]:
+            same = thought_of(node.answer.message) == thought
+            return bool(thought) and same, node.certainty, same, not node.children, node.number
+
+        return max(self._nodes.get(key, ()), key=likeness, default=None)
 
 
 class CallHistory:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import jinja2
 import pytest
 
 from swe_gym.gateway.call_formats import VLLM, family_of
@@ -50,7 +51,7 @@ class Writer:
         with self.lock:
             number = len(self.sampled)
             said = self.say(number)
-            text, end = self.render_answer(said) if isinstance(said, dict) else (said, self.end)
+            text, end = self.write(said) if isinstance(said, dict) else (said, self.end)
             ids = self.template.encode(text)
             if number in self.cut and ids:
                 ids, end = ids[: max(1, len(ids) * 3 // 4)], ""
@@ -59,6 +60,13 @@ class Writer:
             made = Completion(ids, logprobs, "stop" if end else "length", number)
             self.sampled.append((list(prompt), made))
         return made
+
+    def write(self, message: dict[str, Any]) -> tuple[str, str]:
+        """Return the text of a message and the token that ends it; nothing if the template refuses it."""
+        try:
+            return self.render_answer(message)
+        except jinja2.TemplateError:
+            return "", self.end
 
     def render_answer(self, message: dict[str, Any]) -> tuple[str, str]:
         """Return the text of a message and the token that ends it."""
