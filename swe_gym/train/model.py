@@ -81,9 +81,9 @@ class PolicyModel(nn.Module):
         """
         states = self.run_layers(pack)[0, pack.places]
         logprobs, entropy = [], []
-        for part in torch.arange(len(pack.labels), device=states.device).split(self.chunk):
-            arguments = (states[part], self.logits, pack.labels[part], pack.temperatures[part])
-            found = checkpoint(_token_logprobs, *arguments, use_reentrant=False)
+        columns = (states, pack.labels, pack.temperatures)
+        for some, labels, temperatures in zip(*(one.split(self.chunk) for one in columns), strict=True):
+            found = checkpoint(_token_logprobs, some, self.logits, labels, temperatures, use_reentrant=False)
             logprobs.append(found[0])
             entropy.append(found[1] if entropy_gradient else found[1].detach())
         values = None
@@ -147,15 +147,23 @@ class PolicyModel(nn.Module):
                 f"probabilities of packed rows are off by {gap:.2f} on average. Choose a model of another family"
             )
 
-    def export(self, folder: Path, tokenizer: "PreTrainedTokenizerBase", *, untied: bool = False) -> None:
-        """Write the language model and its tokenizer as a Hugging Face folder, with adapters merged.
+    @property
+    def lora_rank(self) -> int:
+        """Rank of the LoRA adapters; 0 without adapters."""
+        return int(self.lm.peft_config["default"].r) if hasattr(self.lm, "peft_config") else 0
+
+    def export(
+        self, folder: Path, tokenizer: "PreTrainedTokenizerBase", *, untied: bool = False, base: bool = False
+    ) -> None:
+        """Write the language model and its tokenizer as a Hugging Face folder.
 
         Args:
             folder: The folder to create.
             tokenizer: The tokenizer.
             untied: Untie the output embedding from the input embedding.
+            base: Leave adapters out. Otherwise they are merged.
         """
-        lm = self._merge_adapters()
+        lm = copy.deepcopy(self.lm).unload() if base and self.lora_rank else self._merge_adapters()
         if untied and lm.config.tie_word_embeddings:
             lm = _untie(lm)
         lm.save_pretrained(folder, safe_serialization=True)

@@ -14,14 +14,17 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 httpx = pytest.importorskip("httpx")
 
-from swe_gym.errors import PolicyError, UsageError  # noqa: E402  only where torch is there
+from safetensors.torch import load_file  # noqa: E402  only where torch is there
+
+from swe_gym.errors import PolicyError, UsageError  # noqa: E402
 from swe_gym.testing.loopback import Exchange, HttpAnswer  # noqa: E402
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer  # noqa: E402
 from swe_gym.testing.sandbox_contract.case import eventually  # noqa: E402
 from swe_gym.train.config import GenerationConfig  # noqa: E402
 from swe_gym.train.generators import make_generator  # noqa: E402
 from swe_gym.train.generators.vllm import VllmGenerator  # noqa: E402
-from swe_gym.train.model import PolicyModel  # noqa: E402
+from swe_gym.train.generators.weight_sync import make_weight_sync, write_folder  # noqa: E402
+from swe_gym.train.model import PolicyModel, load_model, with_adapters  # noqa: E402
 
 REPLY = ModelReply("", token_ids=[5, 6, 0], logprobs=[-0.1, -0.2, -0.3], finish_reason="stop")
 
@@ -34,11 +37,21 @@ class Server(OpenAIServer):
         self.weights = 0
         self.reloads = True
         self.tokens_in_tokens_out = False
+        self.adapters: dict[str, Any] = {}
 
     def answer(self, exchange: Exchange) -> None:
         asked = exchange.asked
         if asked.path == "/collective_rpc":
             self.weights += self.reloads
+            raise HttpAnswer(200)
+        if asked.path == "/v1/load_lora_adapter":
+            folder, name = Path(asked.body["lora_path"]), asked.body["lora_name"]
+            assert name not in self.adapters
+            assert (folder / "adapter_config.json").exists()
+            self.adapters[name] = load_file(folder / "adapter_model.safetensors")
+            raise HttpAnswer(200)
+        if asked.path == "/v1/unload_lora_adapter":
+            del self.adapters[asked.body["lora_name"]]
             raise HttpAnswer(200)
         if asked.path == "/reset_prefix_cache":
             raise HttpAnswer(200)
@@ -255,3 +268,53 @@ def test_a_terminated_run_leaves_no_weights(server: Server, model_folder: str, t
         assert list(folder.iterdir()), process.communicate(timeout=60) if process.poll() is not None else ""
         process.terminate()
     eventually(lambda: not list(folder.iterdir()), 60, "the weights are gone")
+
+
+@pytest.fixture
+def adapted(tiny_lm: Any) -> PolicyModel:
+    pytest.importorskip("peft")
+    return PolicyModel(with_adapters(tiny_lm, 4))
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # of peft
+def test_adapters_are_sent_as_adapters_under_a_new_name(server: Server, adapted: PolicyModel, tokenizer: Any) -> None:
+    server.tokens_in_tokens_out = True
+    generator = make_generator(
+        GenerationConfig(url=server.url, options={"api_key": "k", "checksums": True}), adapted, tokenizer
+    )
+    sent = []
+    for version in (1, 2, 2):
+        with torch.no_grad():
+            for name, weight in adapted.lm.named_parameters():
+                if "lora_B" in name:
+                    weight.add_(1.0)
+        generator.sync_weights(version)
+        ask(generator)
+        ((name, tensors),) = server.adapters.items()
+        assert server.requests[-1].body["model"] == name
+        sent.append((name, float(sum(value.sum() for key, value in tensors.items() if "lora_B" in key))))
+    generator.close()
+    assert len({name for name, _ in sent}) == 3
+    assert [total / sent[0][1] for _, total in sent] == pytest.approx([1, 2, 3])
+    assert "POST /collective_rpc" not in server.paths()
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_a_started_server_gets_the_base_and_room_for_the_adapters(
+    adapted: PolicyModel, tokenizer: Any, tmp_path: Path
+) -> None:
+    before = {name: weight.clone() for name, weight in adapted.lm.get_base_model().state_dict().items()}
+    with torch.no_grad():
+        for name, weight in adapted.lm.named_parameters():
+            if "lora_B" in name:
+                weight.add_(1.0)
+    write_folder(adapted, tokenizer, tmp_path)
+    served = load_model(str(tmp_path)).lm.state_dict()
+    for name, weight in before.items():
+        plain = name.replace(".base_layer", "")
+        if "lora_" not in name:
+            assert torch.equal(served[plain], weight), name
+    sync = make_weight_sync(GenerationConfig(), adapted, tokenizer, tmp_path)
+    assert list(sync.args) == ["--enable-lora", "--max-loras", "1", "--max-lora-rank", "8"]
+    with pytest.raises(UsageError, match="whole weights"):
+        make_weight_sync(GenerationConfig(url="u", options={"weight_sync": "ipc"}), adapted, tokenizer, tmp_path)

@@ -168,6 +168,9 @@ def _free_port() -> int:
         return port
 
 
+_PLAIN = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+"""Paths that answer with a sentence."""
+
 TIMEOUT = 600.0
 """Seconds for an answer, or for loading weights."""
 
@@ -225,7 +228,8 @@ class VllmGenerator:
         self._version = 0
         self._size: int = model.lm.get_input_embeddings().num_embeddings
         self._seeds = torch.cuda.is_available() if options.seeds is None else options.seeds
-        self._sums = torch.cuda.is_available() if options.checksums is None else options.checksums
+        sums = torch.cuda.is_available() if options.checksums is None else options.checksums
+        self._sums = sums and not model.lora_rank  # they are of the base weights
         folder = options.weight_sync_folder or ("/dev/shm" if Path("/dev/shm").is_dir() else None)
         self._folder = TemporaryFolder("swe-gym-weights-", Path(folder) if folder else None)
         self._server: VllmServer | None = None
@@ -271,7 +275,7 @@ class VllmGenerator:
         if self._seeds:
             sampling["seed"] = seed
         version = self._version
-        body: JsonObject = {"model": self._name}
+        body: JsonObject = {"model": self._weight_sync.model or self._name}
         if self._tokens_in_tokens_out:
             path = "/inference/v1/generate"
             body |= {"token_ids": list(prompt), "sampling_params": sampling}
@@ -364,6 +368,8 @@ class VllmGenerator:
                 reason="server" if response.status_code >= 500 else "refused",
                 retryable=response.status_code in (429, 500, 502, 503, 504),
             )
+        if path in _PLAIN:
+            return {}
         try:
             return response.json() if response.content else {}
         except ValueError as error:

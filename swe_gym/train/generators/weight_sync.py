@@ -5,6 +5,8 @@
 | "file" | the server reads a Hugging Face folder | a folder that both see |
 | "ipc" | the server copies from the trainer's GPU memory (CUDA IPC) | one GPU that trainer and server share |
 | "nccl" | a broadcast from the trainer's GPU to the server's | separate GPUs; vLLM in the trainer's Python |
+
+LoRA adapters are sent as adapters, in a folder. Merged into bfloat16 weights, most of their small steps would be lost.
 """
 
 import base64
@@ -50,10 +52,12 @@ class WeightSync(Protocol):
     Attributes:
         args: Arguments that the server must be started with.
         env: Environment variables that the server must be started with.
+        model: Name by which requests ask for the synced weights; empty for the server's model.
     """
 
     args: Sequence[str]
     env: Mapping[str, str]
+    model: str
 
     def send(self, version: int, call: Call) -> None:
         """Send the model's present weights; the server has them when this returns.
@@ -78,6 +82,14 @@ def make_weight_sync(
     Raises:
         UsageError: The name is unknown, or the method does not work here; the message says why.
     """
+    if model.lora_rank:
+        method = config.options.get("weight_sync", "file")
+        if method != "file":
+            raise UsageError(
+                f"generation.options.weight_sync = {method!r} sends whole weights, and model.lora_rank trains "
+                "adapters: use 'file'"
+            )
+        return AdapterSync(model, folder)
     method = choose(config, next(model.parameters()).device)
     if method == "ipc":
         return IpcSync(model)
@@ -165,9 +177,9 @@ def write_folder(model: PolicyModel, tokenizer: "PreTrainedTokenizerBase", folde
     """Write a folder that vLLM reads.
 
     On a CPU, vLLM 0.32 repacks the output embedding only when it reads one. A tied embedding would keep its first
-    values, so it is written untied there.
+    values, so it is written untied there. Adapters are left out.
     """
-    model.export(folder, tokenizer, untied=not torch.cuda.is_available())
+    model.export(folder, tokenizer, untied=not torch.cuda.is_available(), base=True)
 
 
 class FileSync:
@@ -181,6 +193,7 @@ class FileSync:
 
     args: Sequence[str] = ()
     env: Mapping[str, str] = {}
+    model = ""
 
     def __init__(self, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
         self._model, self._tokenizer, self._folder = model, tokenizer, folder
@@ -194,6 +207,49 @@ class FileSync:
             call("POST", "/collective_rpc", {**arguments, "timeout": TIMEOUT})
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's `--max-lora-rank`."""
+
+
+class AdapterSync:
+    """Sends LoRA adapters as an adapter of vLLM, under a new name for each version.
+
+    Under the same name, vLLM would keep using what its prefix cache holds, and read the folder again for each batch.
+
+    Args:
+        model: The model.
+        folder: The parent folder, which the server must see.
+
+    Raises:
+        UsageError: vLLM has no room for adapters of this rank.
+    """
+
+    env: Mapping[str, str] = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+
+    def __init__(self, model: PolicyModel, folder: Path) -> None:
+        self._model, self._folder = model, folder
+        room = next((rank for rank in _RANKS if rank >= model.lora_rank), None)
+        if room is None:
+            raise UsageError(f"model.lora_rank = {model.lora_rank}: vLLM serves adapters up to rank {_RANKS[-1]}")
+        self.args: Sequence[str] = ("--enable-lora", "--max-loras", "1", "--max-lora-rank", str(room))
+        self.model = ""
+        self._sent = itertools.count()
+
+    def send(self, version: int, call: Call) -> None:
+        """See `WeightSync`."""
+        name = f"adapter-{version}-{next(self._sent)}"  # the same version is sent again when a run resumes
+        folder = self._folder / name
+        self._model.lm.save_pretrained(folder)
+        try:
+            if self.model:
+                call("POST", "/v1/unload_lora_adapter", {"lora_name": self.model})
+                self.model = ""
+            call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.model = name
 
 
 GROUP_BYTES = 1 << 30
@@ -213,6 +269,7 @@ class IpcSync:
 
     args: Sequence[str] = ("--weight-transfer-config", '{"backend": "ipc"}')
     env: Mapping[str, str] = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+    model = ""
 
     def __init__(self, model: PolicyModel) -> None:
         self._model = model
@@ -266,6 +323,7 @@ class NcclSync:
 
     args: Sequence[str] = ("--weight-transfer-config", '{"backend": "nccl"}')
     env: Mapping[str, str] = {}
+    model = ""
 
     def __init__(self, model: PolicyModel, url: str) -> None:
         self._model = model
