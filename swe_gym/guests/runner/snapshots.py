@@ -45,6 +45,7 @@ NOT_ON_DISK = frozenset(
 MOST_FOLDERS = 20000  # that `mark` keeps where all can be moved
 MOST_ENTRIES = 200000
 SLACK = 60.0  # seconds that a message may be under way
+SMALLEST_STEP = 0.1  # seconds; a clock that is wrong by less is slowed down instead
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems date changes
 
 
@@ -130,8 +131,9 @@ class Snapshots:
     def take(self, root: str, max_bytes: int, in_place: "dict[str, int]") -> "Taking":
         if self.since is None:
             raise OSError(errno.EINVAL, "the start of the sandbox was not marked")
-        set_back = max(0.0, self.drift - (time.time() - time.monotonic()))  # the clock
-        return Taking(self, root, self.since - int(set_back * 1e9), max_bytes, in_place)
+        set_back = self.drift - (time.time() - time.monotonic())  # the clock, told inexactly: this may be interrupted
+        since = self.since - (int((set_back + 1.0) * 1e9) if set_back > SMALLEST_STEP else 0)
+        return Taking(self, root, since, max_bytes, in_place)
 
     def restore(self, request: "RestoreRequest", payload: bytes) -> "Steps[Nothing]":
         root = os.path.realpath(request["path"])
