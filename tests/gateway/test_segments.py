@@ -10,6 +10,7 @@ from gateway_parts import TOOLS, Feed, Scripted, asked, post, tokens
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from swe_gym.gateway.parsing import arguments_of
 from swe_gym.gateway.session import Session
 from swe_gym.trajectories.trajectory import Turn
 
@@ -110,8 +111,8 @@ def next_messages(kind: str, old: list[Any], text: str) -> list[Any]:
     if kind == "edit":
         return [{"role": "user", "content": f"edited {text}"}, *told(old, text)[1:]]
     if kind == "delegate":
-        made = [json.loads(one["function"]["arguments"]) for said in old for one in said.get("tool_calls") or ()]
-        return user(f"{made[-1] if made else text}")
+        made = [arguments_of(one) for said in old for one in said.get("tool_calls") or ()]
+        return user("\n".join(map(str, made[-1].values())) if made else text)
     if kind == "compact":
         return user(f"so far: {old[-1]['content']} {text}")
     answers = [index for index, message in enumerate(old) if message["role"] == "assistant"]
