@@ -93,8 +93,8 @@ def carry_out(steps: Generator[None, None, Any]) -> Any:
 
 def mark(root: str) -> Snapshots:
     """Mark the start once the clock of file systems has moved, so that nothing is dated after it."""
-    before = time.clock_gettime(COARSE_CLOCK)
-    while time.clock_gettime(COARSE_CLOCK) == before:
+    now = time.time()
+    while time.clock_gettime(COARSE_CLOCK) <= now:  # it is late by some milliseconds
         pass
     snapshots = Snapshots()
     carry_out(snapshots.mark({"path": root, "age": -1.0, "identified": False, "timeout": 9.0}, b""))
