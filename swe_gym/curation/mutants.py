@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from packaging.utils import canonicalize_name
 
 from ..envs import SandboxGroup
-from ..errors import FileError, GradingError, SandboxError, TaskError, UsageError
+from ..errors import FileError, GradingError, SandboxLost, TaskError, UsageError
 from ..files import append_lines
 from ..grading import STEADY_ENV, file_diff, find_statuses, parse_id, read_state
 from ..grading.counter import Source, TextEdit
@@ -44,7 +44,7 @@ from .new_task import (
     run_tests,
 )
 from .releases import TestLayout, find_source_root, find_tests, list_files
-from .validation import validate
+from .validation import NODE_RETRIES, validate
 
 LEVELS = ("easy", "medium", "hard")
 """Difficulties. An easy issue names the function and quotes its documentation, a medium one shows code that goes wrong,
@@ -298,7 +298,7 @@ def try_bug(task: Task, passing: Collection[str], group: SandboxGroup) -> TrialR
         try:
             statuses = find_statuses(task, sandbox)
         except GradingError as error:
-            return TrialResult(reason=f"the tests do not end: {str(error)[:200]}")
+            return TrialResult(reason=f"the run of the tests does not count: {str(error)[:200]}")
         failing = [test for test in passing if statuses.get(test) is not TestStatus.PASSED]
         if not failing:
             return TrialResult(reason="no test finds the bug")
@@ -343,12 +343,14 @@ class _Trial(Job[int]):
         return self._work.task.task_id
 
     def run(self) -> None:
-        """Run the tests. A sandbox that fails costs the bug."""
-        try:
-            with self._group as group:
-                self.found = try_bug(self._work.task, self._work.passing, group)
-        except (SandboxError, TaskError) as error:
-            self.found = TrialResult(reason=f"{type(error).__name__}: {error}")
+        """Run the tests. A bug is unfit if its tests lose the sandbox twice; other failures of sandboxes are raised."""
+        with self._group as group:
+            for _ in range(2):
+                try:
+                    self.found = try_bug(self._work.task, self._work.passing, group)
+                    return
+                except SandboxLost as error:
+                    self.found = TrialResult(reason=f"its tests lose the sandbox: {error}")
 
     def work(self) -> _TrialWork:
         """Return the trial as data."""
@@ -572,10 +574,13 @@ def _try(
 
     with (
         open_executor(options.executor, workers=options.workers) as place,
-        EpisodePool(start, workers=options.workers, executor=place) as pool,
+        EpisodePool(start, workers=options.workers, retries=NODE_RETRIES, executor=place) as pool,
     ):
         for trial in pool.run(range(len(bugs))):
-            found[trial.key] = trial.found if trial.lost is None else TrialResult(reason=str(trial.lost))
+            if trial.lost is None:
+                found[trial.key] = trial.found
+            elif not pool.retry(trial):
+                raise trial.lost
     for number, bug in enumerate(bugs):
         reason = found[number].reason
         if not reason:

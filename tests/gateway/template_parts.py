@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import jinja2
 import pytest
 
 from swe_gym.gateway.call_formats import VLLM, family_of
@@ -63,6 +62,8 @@ class Writer:
 
     def write(self, message: dict[str, Any]) -> tuple[str, str]:
         """Return the text of a message and the token that ends it; nothing if the template refuses it."""
+        import jinja2  # only where templates are rendered
+
         try:
             return self.render_answer(message)
         except jinja2.TemplateError:

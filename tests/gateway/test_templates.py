@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
 from gateway_parts import TOOLS, asked
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +16,9 @@ from template_parts import Writer, skip_without_vllm
 from test_segments import STEPS, Step, Wild, check, told, user
 
 pytest.importorskip("transformers")
+pytest.importorskip("jinja2")
+
+import jinja2
 
 from swe_gym.errors import UsageError
 from swe_gym.gateway.agents import AGENTS
