@@ -305,7 +305,7 @@ def new(
     from_git: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Local git repository. Needs --tests.")
     ] = None,
-    tests: Annotated[str, typer.Option(help="With --from-git: command that runs the tests.")] = "",
+    tests: Annotated[str, typer.Option(help="With a folder: command that runs its tests.")] = "",
     commit: Annotated[str, typer.Option(help="With --from-git: commit that solves the task.")] = "HEAD",
     statement: Annotated[
         Path | None,
@@ -328,24 +328,29 @@ def new(
     workers: Workers = 2,
     times: Annotated[int | None, TIMES] = None,
 ) -> None:
-    """Make a task from two releases of a package, or from a commit; or many from one state, by mutation.
+    """Make a task from two releases of a package, or from a commit; or many from one release, by mutation.
 
     The policy starts from release OLD or the parent commit; the tests of release NEW or of the commit judge its work.
     With --mutate, the policy starts from a release, or a commit of a local folder, with a bug; the tests that find it
     are hidden. Run the command again to resume it, or with a larger COUNT for more tasks.
 
-    Tasks are validated, by three runs in each state or one of each bug, and added to the file, where they replace those
-    with the same id. Building a release runs
-    its build code on this machine, outside any sandbox.
+    Tasks are validated and added to the file, where they replace those with the same id. By default, each patch runs
+    three times, or once with --mutate. Building a release runs its build code on this machine, outside any sandbox.
     """
     from ..curation import BuildOptions, build_commit_task, build_release_task  # slow to import
 
     console = open_console()
-    given = (from_pypi is not None) + (from_git is not None) + (mutate is not None)
-    if given != 1 or (tests and from_pypi) or (from_git and not tests):
+    ways = (from_pypi is not None) + (from_git is not None) + (mutate is not None)
+    if ways != 1 or (tests and from_pypi) or (from_git and not tests):
         raise UsageError(
             "pass --from-pypi PACKAGE OLD NEW, --mutate PACKAGE VERSION COUNT, or --from-git FOLDER and --tests COMMAND"
         )
+    if mutate and (statement or commit != "HEAD"):
+        raise UsageError(
+            "--mutate writes its own issues, and its second value is the commit: drop --statement, --commit"
+        )
+    if not mutate and seed:
+        raise UsageError("--seed goes with --mutate")
     known = _tasks_of(output)  # a broken file fails before the work starts
     output.parent.mkdir(parents=True, exist_ok=True)
     with console.status("starting") as status:
@@ -385,7 +390,7 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
     """Add tasks with bugs of a project to a file, which holds all that are finished whenever the command ends."""
     from ..curation import make_mutants  # slow to import
 
-    if Path(name).expanduser().is_dir() and not options["tests"]:
+    if "/" in name and not options["tests"]:
         raise UsageError(f"{name} is a folder: pass the command that runs its tests (--tests 'python -m pytest tests')")
     started, spent, before = time.monotonic(), _spent(), len(known)
     record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -404,7 +409,7 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
     cost = f"{time.monotonic() - started:.0f} s, {(_spent() - spent) / max(added, 1):.1f} s of CPU for each new one"
     console.print(f"{quantify(added, 'new task')} in {output} ({len(found)} in all; {cost}); records: {record}")
     if number < count:
-        console.print(f"No further bug of {name} {version} makes a task: the records say why.")
+        console.print(f"No further bug of {name} {version} makes a task. The records say why.")
 
 
 def _spent() -> float:

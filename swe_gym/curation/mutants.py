@@ -5,9 +5,11 @@ that the policy sees. Nobody writes the issue: it says what a call gives, what i
 """
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import posixpath
 import re
 import shlex
@@ -15,12 +17,12 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
 from ..envs import SandboxGroup
-from ..errors import FileError, GradingError, SandboxLost, TaskError, UsageError
+from ..errors import FileError, GradingError, SandboxLost, TaskError, UsageError, quantify
 from ..files import append_lines
 from ..grading import STEADY_ENV, file_diff, find_statuses, parse_id, read_state
 from ..grading.counter import Source, TextEdit
@@ -41,6 +43,8 @@ from .new_task import (
     find_release,
     pin_environment,
     pin_release,
+    read_project,
+    resolve_commit,
     run_tests,
 )
 from .releases import TestLayout, find_source_root, find_tests, list_files
@@ -48,34 +52,27 @@ from .validation import NODE_RETRIES, validate
 
 LEVELS = ("easy", "medium", "hard")
 """Difficulties. An easy issue names the function and quotes its documentation, a medium one shows code that goes wrong,
-a hard one shows only what does not name the function."""
+a hard one shows only what does not name the function. If no test shows the bug without itself, the issue is easy."""
 
 MOST_BROKEN = 0.5
 """Share of the tests that a bug may break. Larger ones are found at once."""
 
+UNTELLING = ("AssertionError", "Failed", "NotImplementedError")
+"""Errors that say nothing of a bug without the code that raises them."""
+
 WATCHED = 4
 """Failing tests that are asked for something to show."""
 
+BATCH = 4
+"""Bugs for each worker that are tried before their tasks are validated."""
+
 OUTSIDE = ("setup.py", "conftest.py", "docs/*", "doc/*", "examples/*", "benchmarks/*", "tools/*", "scripts/*")
-"""Files that no product is made of."""
+"""Files that are not product code."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MutantOptions:
-    """How tasks are made from a project.
-
-    Attributes:
-        count: Number of tasks.
-        seed: Equal seeds make equal tasks.
-        times: Runs of gold and of the untouched repository in each validation.
-        workers: Tasks at once.
-        record: JSONL file of the validations. Bugs that it knows to be unfit are not tried again.
-        date: Date for the records.
-        executor: Where the sandboxes are, as in `validate`.
-
-    Raises:
-        UsageError: A number is less than 1.
-    """
+    """How tasks are made from a project; see `make_mutants`."""
 
     count: int = 100
     seed: int = 0
@@ -84,10 +81,6 @@ class MutantOptions:
     record: str = ""
     date: str = ""
     executor: str = "threads"
-
-    def __post_init__(self) -> None:
-        if min(self.count, self.times, self.workers) < 1:
-            raise UsageError(f"count, times and workers must be at least 1: {self}")
 
 
 class Project(NamedTuple):
@@ -102,6 +95,7 @@ class Project(NamedTuple):
         files: Product code: path -> content.
         passing: Tests that pass in all runs.
         called: File -> lines where functions begin that the tests call. None: not known.
+        mentioned: Names that the test files read.
     """
 
     name: str
@@ -112,6 +106,7 @@ class Project(NamedTuple):
     files: Mapping[str, bytes]
     passing: tuple[str, ...]
     called: Mapping[str, Sequence[int]] | None
+    mentioned: Collection[str] = ()
 
     def is_tested(self, path: str, function: Function) -> bool:
         """Whether the tests call a function of a file."""
@@ -163,15 +158,16 @@ def open_commit(repository: str, tests: str, commit: str, options: BuildOptions)
     folder = Path(repository).expanduser().absolute()
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}: clone the repository first")
+    commit = resolve_commit(folder, commit)
     workspace = GitWorkspace(url=str(folder), ref=commit)
     tree = prepare_workspace(workspace, timeout=BUILD_TIMEOUT)
     layout = find_tests(list_files(tree))
     options.progress("installing the requirements of the code and its tests")
-    python = pin_environment(tree, tests, options)
+    python = _without(read_project(tree).get("name", folder.name), pin_environment(tree, tests, options))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip("._-") or "repository"
-    draft = _draft(name, commit, tree, layout, tests, options)
+    draft = _draft(name, commit[:12], tree, layout, tests, options)
     return _measure(
-        name, commit, tree, layout, draft.model_copy(update={"workspace": workspace, "python": python}), options
+        name, commit[:12], tree, layout, draft.model_copy(update={"workspace": workspace, "python": python}), options
     )
 
 
@@ -208,40 +204,53 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
         passing = [test for test in runs[0] if all(run.get(test) is TestStatus.PASSED for run in runs)]
         if not passing:
             raise TaskError(
-                f"no test of {name} {version} passes in each of {options.runs} runs, of {len(runs[0])} tests"
+                f"no test of {name} {version} passes in each of {options.runs} runs, of {len(runs[0])} tests. "
+                "The package itself is not installed: code that looks up its own version fails"
             )
-        if arguments := _pytest_arguments(base.eval_cmd):
-            options.progress("looking for the functions that the tests call")
-            with group.fresh() as sandbox:
-                called = _observe(sandbox, "functions", arguments, options.test_timeout)
-    limit = min(options.test_timeout, max(20.0, 10 * seconds))  # a bug may never end
+        options.progress("looking for the functions that the tests call")
+        with group.fresh() as sandbox:
+            called = _observe(sandbox, "functions", base.eval_cmd, None, options.test_timeout)
+        if not called:
+            options.progress("it is not known which functions the tests call: trying all")
+    limit = min(options.test_timeout, 20.0 * 2 ** max(0, math.ceil(math.log2(seconds / 2))))  # a bug may never end
     oracle = base.oracle.model_copy(update={"timeout": limit})
     files = {
         path: (tree / path).read_bytes()
         for path in list_files(tree)
         if path.endswith(".py") and path not in layout and path not in TestLayout(OUTSIDE, ())
     }
-    return Project(
-        name, version, tree, layout, base.model_copy(update={"oracle": oracle}), files, tuple(passing), called
-    )
+    base = base.model_copy(update={"oracle": oracle})
+    mentioned = _find_mentioned(tree, layout)
+    return Project(name, version, tree, layout, base, files, tuple(passing), called, mentioned)
 
 
-def _pytest_arguments(command: str) -> list[str]:
-    """Return the arguments of a command that only calls pytest; none for any other."""
-    words = shlex.split(command)
-    return words[3:] if words[:3] == ["python", "-m", "pytest"] else []
+def _observe(
+    sandbox: Sandbox, what: str, command: str, tests: Sequence[str] | None, timeout: float
+) -> JsonObject | None:
+    """Run tests in a sandbox, and return what they do; see `guests/observe.py`.
 
+    Args:
+        sandbox: The sandbox.
+        what: "functions" or "failures".
+        command: Command that runs the tests of the project.
+        tests: Ids of the tests to run; None runs all.
+        timeout: Time limit in seconds.
 
-def _observe(sandbox: Sandbox, what: str, arguments: Sequence[str], timeout: float) -> JsonObject | None:
-    """Run tests in a sandbox, and return what they do; see `guests/observe.py`. None if that fails."""
+    Returns:
+        None if the command does not only call a test runner, or that fails.
+    """
+    call = re.fullmatch(r"python3? -m (pytest|unittest)\b(.*)", command.strip(), re.DOTALL)
+    if call is None:
+        return None
+    quiet = ["-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="] if call[1] == "pytest" else []
     path = f"/tmp/swe-gym-observed-{what}.json"
-    program = bundle("observe")
+    words = [*quiet, *(shlex.split(call[2]) if tests is None else tests)]
     try:
-        sandbox.exec(["python", "-c", program, what, path, *arguments], timeout=timeout)
+        sandbox.exec(["python", "-c", bundle("observe"), what, call[1], path, *words], timeout=timeout)
         found = json.loads(sandbox.read_file(path))
     except (FileError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and found else None
 
 
 # --- a bug --------------------------------------------------------------------------------------------------------
@@ -281,7 +290,7 @@ def make_bug(project: Project, mutation: Mutation) -> Bug:
     """
     after = mutate(project.files[mutation.path], mutation)
     put, take = _both_ways(project.tree, mutation.path, after)
-    number = hashlib.sha256(f"{project.base.workspace}\n{put}".encode()).hexdigest()[:10]
+    number = hashlib.sha256(f"{project.name} {project.version}\n{put}".encode()).hexdigest()[:10]
     oracle = project.base.oracle.model_copy(update={"start_patch": put, "gold_patch": take})
     task_id = f"mutant__{project.name}-{project.version}-{number}"
     fields = {"task_id": task_id, "difficulty": LEVELS[int(number, 16) % len(LEVELS)], "oracle": oracle}
@@ -304,10 +313,7 @@ def try_bug(task: Task, passing: Collection[str], group: SandboxGroup) -> TrialR
             return TrialResult(reason="no test finds the bug")
         if len(failing) > MOST_BROKEN * len(passing):
             return TrialResult(reason=f"{len(failing)} of {len(passing)} tests fail")
-        observed = {}
-        if _pytest_arguments(task.eval_cmd):
-            shown = [test for test in failing if " " not in test][:WATCHED]
-            observed = _observe(sandbox, "failures", ["-p", "no:cacheprovider", "-o", "addopts=", *shown], 60.0) or {}
+        observed = _observe(sandbox, "failures", task.eval_cmd, failing[:WATCHED], 60.0) or {}
     return TrialResult(tuple(failing), "", observed)
 
 
@@ -381,9 +387,11 @@ def make_task(project: Project, bug: Bug, found: TrialResult) -> Task:
     oracle = bug.task.oracle
     hide, show = _hide(project, found.failing)
     broken = set(found.failing)
+    issue = write_issue(project, bug.mutation, found, bug.task.difficulty)
     return bug.task.model_copy(
         update={
-            "problem_statement": write_issue(project, bug.mutation, found, bug.task.difficulty),
+            "problem_statement": issue,
+            "difficulty": "easy" if issue.startswith("The bug is in") else bug.task.difficulty,
             "metadata": {"project": project.name, "version": project.version},
             "oracle": oracle.model_copy(
                 update={
@@ -403,12 +411,14 @@ def _hide(project: Project, tests: Iterable[str]) -> tuple[str, str]:
     for test in tests:
         found = parse_id(test)
         paths = [path for path in list_files(project.tree) if found.path and f"/{path}".endswith(f"/{found.path}")]
-        if len(paths) != 1:
+        if len(paths) != 1 or not found.names:
             raise TaskError(f"the file of the test {test} is not known, so that it cannot be hidden")
+        if found.names[-1] in project.mentioned:
+            raise TaskError(f"other tests use {found.names[-1]}, so that it cannot be hidden")
         functions.setdefault(paths[0], set()).add(found.names)
     hide, show = "", ""
     for path, hidden in sorted(functions.items()):
-        after = _take_out(path, (project.tree / path).read_bytes(), hidden)
+        after = take_out(path, (project.tree / path).read_bytes(), hidden)
         there, back = _both_ways(project.tree, path, after)
         hide, show = hide + there, show + back
     return hide, show
@@ -420,20 +430,57 @@ def _both_ways(tree: Path, path: str, after: bytes) -> tuple[str, str]:
     return file_diff(path, before, after, mode, mode), file_diff(path, after, before, mode, mode)
 
 
-def _take_out(path: str, data: bytes, hidden: Iterable[tuple[str, ...]]) -> bytes:
-    """Return a test file without some functions."""
+def take_out(path: str, data: bytes, hidden: Iterable[tuple[str, ...]]) -> bytes:
+    """Return a test file without some functions.
+
+    Raises:
+        TaskError: One is not a function of the file alone on its lines, or there are two of its name.
+    """
+    source = read_source(path, data)
+    blocks = [block for node in source.walk(source.tree) if isinstance(block := getattr(node, "body", None), list)]
+    places = {names: source.find(names) for names in hidden}
+    if lost := ["::".join(names) for names, place in places.items() if place is None]:
+        raise TaskError(f"{path} does not hold {', '.join(lost)} as functions, so that they cannot be hidden")
+    gone = {place: source.function(place) for place in places.values() if place}
+    named = [node.name for node in source.walk(source.tree) if isinstance(node, Function)]
+    edits: list[TextEdit] = []
+    for place, function in gone.items():
+        if named.count(place[-1]) > sum(one[-1] == place[-1] for one in source.functions):
+            raise TaskError(f"{path} defines {place[-1]} twice, so that it cannot be hidden")
+        first = min((function, *function.decorator_list), key=lambda node: node.lineno)
+        pad, start = source.before(first), source.span(first)[0]
+        if pad.strip(" \t@") or source.after(function).strip()[:1] not in ("", "#"):
+            raise TaskError(f"{path}: {place[-1]} is not alone on its lines, so that it cannot be hidden")
+        (block,) = (block for block in blocks if function in block)
+        empty = all(node in gone.values() for node in block)
+        begin = start - len(pad.encode())
+        text = f"{pad.rstrip('@ ')}pass\n" if empty and function is block[0] else ""
+        edits.append(TextEdit(begin, source.span(function)[1] + len(source.after(function).encode()), text))
+    return source.apply_edits(edits)
+
+
+def read_source(path: str, data: bytes) -> Source:
+    """Parse a file of a project.
+
+    Raises:
+        TaskError: It is not Python.
+    """
     try:
-        source = Source(data)
+        return Source(data)
     except ValueError as error:
         raise TaskError(f"{path} cannot be read: {error}") from error
-    edits: list[TextEdit] = []
-    for place in {source.find(names) for names in hidden}:
-        if place is None or source.before(function := source.function(place)).strip():
-            raise TaskError(f"{path} does not hold each failing test as a function: none of them can be hidden")
-        first = min((function, *function.decorator_list), key=lambda node: node.lineno)
-        start = source.span(first)[0] - ("@" in source.before(first) and len(source.before(first).lstrip()))
-        edits.append(TextEdit(start, source.span(function)[1], "pass"))
-    return source.apply_edits(edits)
+
+
+def _find_mentioned(tree: Path, layout: TestLayout) -> set[str]:
+    """Return the names that test files read: as variables, as attributes, and in imports."""
+    found: set[str] = set()
+    for path in list_files(tree):
+        if path in layout and path.endswith(".py"):
+            with contextlib.suppress(TaskError):
+                for node in ast.walk(read_source(path, (tree / path).read_bytes()).tree):
+                    names = [getattr(node, "id", ""), getattr(node, "attr", "")]
+                    found.update(names, (one.name for one in getattr(node, "names", ()) if isinstance(one, ast.alias)))
+    return found
 
 
 # --- the issue ----------------------------------------------------------------------------------------------------
@@ -447,23 +494,24 @@ def write_issue(project: Project, mutation: Mutation, found: TrialResult, level:
     if level == "hard":
         secrets.add(mutation.names[-1])
     parts = [_symptom(project, found, secrets)]
-    if level == "easy":
+    if level == "easy" or not parts[0]:
         parts.append(_document(project, mutation, secrets))
-    parts.append("Repair the code. Its tests that you see are right.")
-    return "\n\n".join(filter(None, parts)) + "\n"
+    hidden = (
+        f"{quantify(len(found.failing), 'hidden test')} {'fails' if len(found.failing) == 1 else 'fail'} because of it."
+    )
+    return "\n\n".join([*filter(None, parts), f"Fix the bug: {hidden} The tests that you can see are correct."]) + "\n"
 
 
 def _symptom(project: Project, found: TrialResult, secrets: Collection[str]) -> str:
-    """Return what goes wrong, as a call and its result, or as the error alone."""
-    named = f"{project.name} {project.version}"
+    """Return what goes wrong, as code and its result, or as the error alone; empty if no test shows it."""
     for notes in found.observed.values():
         if "code" in notes and not _tells(notes, secrets):
-            return _show(named, notes)
+            return _show(project.name, notes)
     for notes in found.observed.values():
-        if notes.get("error", "Failed") not in ("AssertionError", "Failed") and not _tells(notes, secrets):
-            return f"Something in {named} that used to work fails:\n\n    {notes['error']}: {notes['message']}"
-    failing = len(found.failing)
-    return f"Something in {named} that used to work does not: {failing} of its tests, which you cannot see, fail."
+        said = notes.get("message", "")
+        if notes.get("error", "Failed") not in UNTELLING and " at 0x" not in said and not _tells(notes, secrets):
+            return f"Something in {project.name} that used to work fails:\n\n```\n{notes['error']}: {said}\n```"
+    return ""
 
 
 def _tells(notes: Mapping[str, str], secrets: Collection[str]) -> bool:
@@ -471,20 +519,21 @@ def _tells(notes: Mapping[str, str], secrets: Collection[str]) -> bool:
     return any(re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", text) for secret in secrets)
 
 
-def _show(named: str, notes: Mapping[str, str]) -> str:
-    parts = [f"Something in {named} goes wrong. This code", f"```python\n{notes['code']}\n```"]
+def _show(name: str, notes: Mapping[str, str]) -> str:
+    parts = [f"{name} has a bug. This code", f"```python\n{notes['code']}\n```"]
     if "expected" not in notes:
         return "\n\n".join([*parts, "fails with", f"```\n{notes['given']}\n```"])
-    parts += ["gives", f"```\n{notes['given']}\n```", "It should give"]
-    return "\n\n".join([*parts, f"```\n{notes['expected']}\n```"])
+    parts += ["gives", f"```\n{notes['given']}\n```"]
+    if notes["expected"].startswith("a "):
+        return "\n\n".join([*parts, f"It should give {notes['expected']}."])
+    return "\n\n".join([*parts, "It should give", f"```\n{notes['expected']}\n```"])
 
 
 def _document(project: Project, mutation: Mutation, secrets: Collection[str]) -> str:
     """Return which function the bug is in, and what its documentation says."""
     function = Source(project.files[mutation.path]).function(mutation.names)
-    text = f"The fault is in `{'.'.join(mutation.names)}`."
-    documentation = ast.get_docstring(function) or ""
-    first = documentation.split("\n\n")[0]
+    text = f"The bug is in `{'.'.join(mutation.names)}` of {project.name}."
+    first = (ast.get_docstring(function) or "").split("\n\n")[0]
     return f"{text} Its documentation says:\n\n> {first}" if first and not _tells({"": first}, secrets) else text
 
 
@@ -496,29 +545,42 @@ def make_mutants(
     version: str,
     *,
     tests: str = "",
+    count: int = 100,
+    seed: int = 0,
+    times: int = 1,
+    workers: int = 2,
+    record: str = "",
+    date: str = "",
+    executor: str = "threads",
     known: Iterable[Task] = (),
     build: BuildOptions = DEFAULTS,
-    **options: Any,
 ) -> Iterator[Task]:
-    """Yield validated tasks of a project, those known first. No two have one function and the same failing tests.
+    """Yield validated tasks of a project, those known first. No two have the same file and the same failing tests.
 
     Args:
         name: Package on the index or, with `tests`, a git repository on this machine.
         version: Release, or commit.
         tests: Command that runs a repository's tests. It calls `python -m pytest` or `python -m unittest` once.
+        count: Number of tasks.
+        seed: Equal seeds make equal tasks.
+        times: Validations of each task.
+        workers: Tasks at once.
+        record: JSONL file of the validations. Bugs that it knows to be unfit are not tried again.
+        date: Date for the records.
+        executor: Where the sandboxes are, as in `validate`.
         known: Tasks of an earlier call with the same seed. They are neither made nor validated again.
         build: Python, requirements, time limit, progress of the project's own tests, and their runs without a bug.
-        **options: Fields of `MutantOptions`.
 
     Raises:
-        UsageError: The repository does not exist, or an option is invalid.
+        UsageError: The repository does not exist, or a number is less than 1.
         TaskError: The release or commit is missing or has no tests, or none of them passes.
         MissingInterpreter: That version of Python is not installed.
         SandboxError: The index failed, or sandboxes do not start.
     """
-    checked = MutantOptions(**options)
+    if min(count, times, workers) < 1:
+        raise UsageError(f"count, times and workers must be at least 1: {count=}, {times=}, {workers=}")
     project = open_commit(name, tests, version, build) if tests else open_release(name, version, build)
-    return make_tasks(project, checked, known, build)
+    return make_tasks(project, MutantOptions(count, seed, times, workers, record, date, executor), known, build)
 
 
 def make_tasks(
@@ -526,26 +588,22 @@ def make_tasks(
 ) -> Iterator[Task]:
     """Yield validated tasks of a project; see `make_mutants`."""
     old = {task.task_id: task for task in known}
-    unfit = (
-        {one.task_id for one in read_records(options.record) if one.status == "invalid"} if options.record else set()
-    )
+    unfit = {one.digest for one in read_records(options.record) if one.status == "invalid"} if options.record else set()
     drawn = _draw_bugs(project, options.seed)
-    seen: set[tuple[str, tuple[str, ...], tuple[str, ...]]] = set()
+    seen: set[tuple[str, tuple[str, ...]]] = set()
     made = 0
-    while made < options.count and (batch := list(islice(drawn, 2 * options.workers + options.count - made))):
-        fit = [bug for bug in batch if bug.task.task_id not in unfit]
-        build.progress(f"{made} of {options.count} tasks; trying {len(fit)} bugs")
-        tasks = {
-            bug.task.task_id: task
-            for bug, task in _try(project, [b for b in fit if b.task.task_id not in old], options, build)
-        }
+    while made < options.count and (batch := list(islice(drawn, BATCH * options.workers))):
+        bugs = [bug for bug in batch if bug.task.task_id in old or digest(bug.task) not in unfit]
+        build.progress(f"{made} of {options.count} tasks")
+        fresh = _try(project, [bug for bug in bugs if bug.task.task_id not in old], options, build)
+        tasks = {task.task_id: task for task in fresh}
         valid = _validate(tasks, options, build)
-        for bug in fit:
+        for bug in bugs:
             task = old.get(bug.task.task_id) or tasks.get(bug.task.task_id)
-            if task is None or not (task.task_id in old or task.task_id in valid):
+            if task is None or not (task.task_id in old or task.task_id in valid) or made == options.count:
                 continue
-            place = (bug.mutation.path, bug.mutation.names, task.oracle.fail_to_pass)
-            if place not in seen and made < options.count:
+            place = (bug.mutation.path, task.oracle.fail_to_pass)
+            if place not in seen:
                 seen.add(place)
                 made += 1
                 yield task
@@ -563,11 +621,9 @@ def _draw_bugs(project: Project, seed: int) -> Iterator[Bug]:
             yield bug
 
 
-def _try(
-    project: Project, bugs: Sequence[Bug], options: MutantOptions, build: BuildOptions
-) -> Iterator[tuple[Bug, Task]]:
+def _try(project: Project, bugs: Sequence[Bug], options: MutantOptions, build: BuildOptions) -> Iterator[Task]:
     """Yield the tasks of those bugs that tests find, in order. The others are recorded as unfit."""
-    found: dict[int, TrialResult] = {}
+    found: dict[int, Task | None] = {}
 
     def start(key: int, _: int) -> _Trial:
         return _Trial(_TrialWork(bugs[key].task, project.passing, build.backend), key)
@@ -578,26 +634,33 @@ def _try(
     ):
         for trial in pool.run(range(len(bugs))):
             if trial.lost is None:
-                found[trial.key] = trial.found
+                found[trial.key] = _judge_trial(project, bugs[trial.key], trial.found, options, build)
             elif not pool.retry(trial):
                 raise trial.lost
-    for number, bug in enumerate(bugs):
-        reason = found[number].reason
-        if not reason:
-            try:
-                yield bug, make_task(project, bug, found[number])
-            except TaskError as error:
-                reason = str(error)
-        if reason and options.record:
-            record = TaskRecord(
-                task_id=bug.task.task_id,
-                status="invalid",
-                reason=reason,
-                backend=build.backend,
-                digest=digest(bug.task),
-                date=options.date,
-            )
-            append_lines(options.record, json.dumps(record.model_dump(mode="json")))
+    yield from (task for number in range(len(bugs)) if (task := found[number]) is not None)
+
+
+def _judge_trial(
+    project: Project, bug: Bug, found: TrialResult, options: MutantOptions, build: BuildOptions
+) -> Task | None:
+    """Return the task of a bug. None if it is unfit, which is recorded."""
+    reason = found.reason
+    if not reason:
+        try:
+            return make_task(project, bug, found)
+        except TaskError as error:
+            reason = str(error)
+    if options.record:
+        record = TaskRecord(
+            task_id=bug.task.task_id,
+            status="invalid",
+            reason=reason,
+            backend=build.backend,
+            digest=digest(bug.task),
+            date=options.date,
+        )
+        append_lines(options.record, json.dumps(record.model_dump(mode="json")))
+    return None
 
 
 class _Drafts(NamedTuple):

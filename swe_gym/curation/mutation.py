@@ -206,8 +206,9 @@ def _keyword(site: Site) -> Iterator[TextEdit]:
             for number, keyword in enumerate(node.keywords):
                 before = [*node.args, *(one.value for one in node.keywords[:number])]
                 if keyword.arg and before:
-                    start, end = site.source.span(before[-1])[1], site.source.span(keyword.value)[1]
-                    if "#" not in site.source.text(start, end):
+                    start = max(site.source.span(one)[1] for one in before)
+                    end = site.source.span(keyword.value)[1]
+                    if start < end and "#" not in site.source.text(start, end):
                         yield TextEdit(start, end, "")
 
 

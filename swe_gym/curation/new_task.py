@@ -317,6 +317,15 @@ def _commit_and_parent(folder: Path, commit: str) -> tuple[str, str]:
     return new, parents[0]
 
 
+def resolve_commit(folder: Path, commit: str) -> str:
+    """Return the hash of a commit of a repository.
+
+    Raises:
+        TaskError: There is no such commit.
+    """
+    return _ask_git(folder, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
+
+
 def _ask_git(folder: Path, *arguments: str) -> str:
     """Return the output of a git command in a repository of the user."""
     deadline = time.monotonic() + _GIT_TIMEOUT
@@ -331,7 +340,7 @@ def _ask_git(folder: Path, *arguments: str) -> str:
 
 def pin_environment(tree: Path, tests: str, options: BuildOptions) -> PythonEnv:
     """Return the pinned requirements of a project, and of its tests, that is on no index."""
-    project = _project_table(tree)
+    project = read_project(tree)
     extras, lines = test_requirements(tree, str(project.get("name", "")))
     optional = project.get("optional-dependencies", {})
     more = [line for extra in extras for line in optional.get(extra, [])]
@@ -340,7 +349,8 @@ def pin_environment(tree: Path, tests: str, options: BuildOptions) -> PythonEnv:
     return _pin(options.python, list(dict.fromkeys(wanted))) if wanted else PythonEnv(version=options.python)
 
 
-def _project_table(tree: Path) -> JsonObject:
+def read_project(tree: Path) -> JsonObject:
+    """Return the table `project` of a tree's `pyproject.toml`; an empty one if there is none."""
     try:
         table = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
     except FileNotFoundError:

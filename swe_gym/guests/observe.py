@@ -1,7 +1,7 @@
-"""Runs tests with pytest in the current folder, and writes down what they do, as JSON.
+"""Runs tests with pytest or unittest in the current folder, and writes down what they do, as JSON.
 
 With "functions", these are the functions of the folder that the tests call: file -> lines where they begin. With
-"failures", it is what fails in each test: a snippet that shows it without the test, what it gives, and what it should.
+"failures", it is what fails in each test: code that shows it without the test, what it gives, and what it should give.
 """
 
 import ast
@@ -10,80 +10,122 @@ import os
 import sys
 import threading
 import types
-from typing import Any, Dict, List, Optional, Set, Tuple
+import unittest
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 LONGEST = 600
 """Characters of a value. Longer ones are not shown."""
 
+LONGEST_CODE = 1500
+"""Characters of code. Longer code is not shown."""
+
 
 def main() -> None:
-    what, path, *arguments = sys.argv[1:]
-    import pytest
+    what, runner, path, *arguments = sys.argv[1:]
+    notes: Any = Functions() if what == "functions" else Failures()
+    sys.argv[:] = [runner, *arguments]
+    sys.path.insert(0, os.getcwd())
+    if runner == "pytest":
+        import pytest
 
-    plugin: Any = Functions() if what == "functions" else Failures()
-    sys.argv[:] = ["pytest", *arguments]
-    pytest.main(arguments, plugins=[plugin])
+        pytest.main(arguments, plugins=[notes])
+    elif what == "functions":
+        with notes:
+            unittest.main(None, argv=sys.argv, exit=False)
+    else:
+        unittest.TestLoader().loadTestsFromNames(arguments).run(Results(notes))
     with open(path, "w", encoding="utf-8") as file:
-        json.dump(plugin.notes(), file)
+        json.dump(notes.found, file)
 
 
 class Functions:
-    """The functions that are called while tests run."""
+    """The functions that are called while tests run, as a plugin of pytest."""
 
     def __init__(self) -> None:
-        self.found: Set[Tuple[str, int]] = set()
+        self.found: Dict[str, List[int]] = {}
         self.here = os.getcwd() + os.sep
 
-    def pytest_runtest_protocol(self) -> None:
+    def __enter__(self) -> None:
         threading.setprofile(self.note)
         sys.setprofile(self.note)
 
-    def note(self, frame: types.FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(self.here):
-            self.found.add((frame.f_code.co_filename[len(self.here) :], frame.f_code.co_firstlineno))
-
-    def notes(self) -> Dict[str, List[int]]:
+    def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-        lines: Dict[str, List[int]] = {}
-        for path, line in sorted(self.found):
-            lines.setdefault(path, []).append(line)
-        return lines
+
+    def pytest_runtest_protocol(self) -> None:
+        self.__enter__()
+
+    def pytest_sessionfinish(self) -> None:
+        self.__exit__()
+
+    def note(self, frame: types.FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(self.here):
+            lines = self.found.setdefault(code.co_filename[len(self.here) :], [])
+            if code.co_firstlineno not in lines:
+                lines.append(code.co_firstlineno)
 
 
 class Failures:
-    """What fails in each test."""
+    """What fails in each test, as a plugin of pytest."""
 
     def __init__(self) -> None:
         self.found: Dict[str, Dict[str, str]] = {}
 
     def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
         if call.when == "call" and call.excinfo is not None:
-            try:
-                self.found[item.nodeid] = describe(str(item.fspath), call.excinfo.value)
-            except Exception as error:  # noqa: BLE001  the repr of a value may fail in any way
-                self.found[item.nodeid] = {"skipped": repr(error)}
+            self.found[item.nodeid] = describe(str(item.fspath), call.excinfo.value)
 
-    def notes(self) -> Dict[str, Dict[str, str]]:
-        return self.found
+
+class Results(unittest.TestResult):
+    """What fails in each test of unittest."""
+
+    def __init__(self, notes: Any) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def addFailure(self, test: Any, err: Any) -> None:
+        self.notes.found[test.id()] = describe(sys.modules[type(test).__module__].__file__ or "", err[1])
+
+    addError = addFailure
 
 
 def describe(path: str, error: BaseException) -> Dict[str, str]:
-    """Return what failed: "error" and "message"; with "code", also "given" and, unless it raised, "expected"."""
+    """Return what failed: "error" and "message"; with "code" also "given" and, unless it raises, "expected"."""
+    found = {"error": type(error).__name__, "message": str(error)[:LONGEST]}
+    try:
+        found.update(show(path, error))
+    except Exception:  # noqa: BLE001  the test cannot be shown: its values may do anything
+        return found
+    return found
+
+
+def show(path: str, error: BaseException) -> Dict[str, str]:
+    """Return code that fails as a test does, what it gives, and what it should give.
+
+    Raises:
+        Exception: There is none.
+    """
     frame, line = find_frame(path, error.__traceback__)
     with open(path, encoding="utf-8") as file:
         source = file.read()
-    statement, body = find_statement(ast.parse(source), line)
-    found = {"error": type(error).__name__, "message": str(error)[:LONGEST]}
-    shown = Snippet(source, frame, body)
+    around = [one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.stmt) and holds(one, line)]
+    function = [one for one in around if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))][-1]
+    statement = next(one for one in function.body if holds(one, line))
+    shown = Snippet(source, frame, function, statement)
     if isinstance(error, AssertionError):
-        found.update(compare(shown, statement) or {})
-    elif found["error"] != "Failed":  # that of `pytest.fail` and `pytest.raises`
-        node = statement.value if isinstance(statement, (ast.Assign, ast.Expr)) else None
-        if isinstance(statement, ast.Assert):
-            node = statement.test.left if isinstance(statement.test, ast.Compare) else statement.test
-        if node is not None:
-            found.update(code=shown.code(node), given="%s: %s" % (found["error"], found["message"]))
-    return found
+        return shown.play(*compare(shown, statement))
+    node: Any = getattr(statement, "value", None)
+    if isinstance(statement, ast.Assert):
+        node = statement.test.left if isinstance(statement.test, ast.Compare) else statement.test
+    found = shown.play(node, "")
+    if found["given"] != "%s: %s" % (type(error).__name__, error):
+        raise ValueError("the code fails in another way")
+    return {name: found[name] for name in ("code", "given")}
+
+
+def holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def find_frame(path: str, traceback: Optional[types.TracebackType]) -> Tuple[types.FrameType, int]:
@@ -98,135 +140,158 @@ def find_frame(path: str, traceback: Optional[types.TracebackType]) -> Tuple[typ
     return found
 
 
-def find_statement(tree: ast.Module, line: int) -> Tuple[ast.stmt, Any]:
-    """Return the innermost statement on a line, and the function that holds it."""
-    statements = [n for n in ast.walk(tree) if isinstance(n, ast.stmt)]
-    around = [n for n in statements if n.lineno <= line <= (n.end_lineno or n.lineno)]
-    functions = [n for n in around if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    return max(around, key=lambda n: (n.lineno, -(n.end_lineno or 0))), functions[-1]
+EQUAL = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertSequenceEqual", "assertTupleEqual")
 
 
-def compare(shown: "Snippet", statement: ast.stmt) -> Optional[Dict[str, str]]:
-    """Return the code of a failed assertion, what it gives, and what it should give."""
+def compare(shown: "Snippet", statement: ast.stmt) -> Tuple[ast.expr, str]:
+    """Return the expression that an assertion checks, and what it should give."""
     if isinstance(statement, ast.Assert):
         test = statement.test
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and len(test.ops) == 1:
             return equal(shown, test.left, test.comparators[0])
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            return known(shown, test.operand, "a false value")
-        return known(shown, test, "a true value")
+        return test, "a true value"
     call: Any = getattr(statement, "value", None)
     name = getattr(getattr(call, "func", None), "attr", "")
-    if name in ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertSequenceEqual"):
+    if name in EQUAL:
         return equal(shown, call.args[0], call.args[1])
     if name in ("assertTrue", "assertFalse"):
-        return known(shown, call.args[0], "a true value" if name == "assertTrue" else "a false value")
-    return None
+        return call.args[0], "a true value" if name == "assertTrue" else "a false value"
+    raise LookupError("the assertion has another form")
 
 
-def equal(shown: "Snippet", left: ast.expr, right: ast.expr) -> Dict[str, str]:
-    """Return what one of two sides gives, which calls something, and the other one should."""
-    first, other = (left, right) if calls(left) >= calls(right) else (right, left)
-    if not calls(first) and names(first) < names(other):
-        first, other = other, first
-    return known(shown, first, shown.value(other))
-
-
-def known(shown: "Snippet", node: ast.expr, expected: str) -> Dict[str, str]:
-    return {"code": shown.code(node), "given": shown.value(node), "expected": expected}
+def equal(shown: "Snippet", left: ast.expr, right: ast.expr) -> Tuple[ast.expr, str]:
+    """Return the side that calls something or reads most, and the value of the other one."""
+    first, other = (left, right) if (calls(left), names(left)) >= (calls(right), names(right)) else (right, left)
+    return first, shown.value(other)
 
 
 def calls(node: ast.AST) -> int:
-    return sum(isinstance(n, ast.Call) for n in ast.walk(node))
+    return sum(isinstance(one, ast.Call) for one in ast.walk(node))
 
 
 def names(node: ast.AST) -> int:
-    return sum(isinstance(n, ast.Name) for n in ast.walk(node))
+    return sum(isinstance(one, ast.Name) for one in ast.walk(node))
 
 
 class Snippet:
-    """Code that can be run without the test that it is from."""
+    """Code that runs without the test that it is from: the statements before one of its own, without assertions.
 
-    def __init__(self, source: str, frame: types.FrameType, function: Any) -> None:
+    Args:
+        source: The file of the test.
+        frame: The frame in which the test failed.
+        function: The test.
+        statement: The statement of the test that failed.
+    """
+
+    def __init__(self, source: str, frame: types.FrameType, function: Any, statement: ast.stmt) -> None:
         self.source, self.frame, self.function = source, frame, function
-        self.lines: List[str] = []
-        self.done: Set[str] = set()
-
-    def text(self, node: ast.AST) -> str:
-        return ast.get_source_segment(self.source, node) or ""
+        before = function.body[: function.body.index(statement)]
+        self.before = [one for one in before if not is_assertion(one)]
 
     def value(self, node: ast.expr) -> str:
-        """Return the `repr` of an expression's value."""
-        code = compile(ast.Expression(node), "snippet", "eval")
-        text = repr(eval(code, self.frame.f_globals, self.frame.f_locals))
-        if " at 0x" in text or len(text) > LONGEST:
-            raise ValueError("cannot be shown")
-        return text
+        """Return the `repr` of an expression's value in the test."""
+        return bound(eval(compile(ast.Expression(node), "snippet", "eval"), self.frame.f_globals, self.frame.f_locals))
 
-    def code(self, node: ast.expr) -> str:
-        """Return the lines that define what an expression needs, and the expression."""
-        self.need(node)
-        imports = sorted(line for line in self.lines if line.startswith(("import ", "from ")))
-        rest = [line for line in self.lines if line not in imports]
-        return "\n".join(imports + [""] * bool(imports) + rest + [self.text(node)])
+    def play(self, node: Any, expected: str) -> Dict[str, str]:
+        """Return the code that ends with an expression, what it gives each time, and what it should."""
+        kept = [*self.before, node]
+        code = "\n".join([*self.define(kept), *map(self.text, kept)])
+        given = [replay(code) for _ in range(2)]
+        if given[0] != given[1] or given[0] == expected or len(code) > LONGEST_CODE:
+            raise ValueError("the code does not show the failure")
+        return {"code": code, "given": given[0], "expected": expected}
 
-    def need(self, node: ast.expr) -> None:
-        """Define the names that an expression or a statement reads."""
-        bound = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-        bound |= {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
-        for name in ast.walk(node):
-            if isinstance(name, ast.Name) and name.id not in self.done and name.id not in bound:
-                self.done.add(name.id)
-                self.define(name.id, node.lineno)
+    def text(self, node: ast.AST) -> str:
+        text = ast.get_source_segment(self.source, node, padded=True)
+        if text is None:
+            raise LookupError("no text")
+        lines = text.splitlines()
+        pad = len(lines[0]) - len(lines[0].lstrip())
+        return "\n".join(line[pad:] if not line[:pad].strip() else line for line in lines)
 
-    def define(self, name: str, line: int) -> None:
-        if name in self.frame.f_locals:
-            self.define_local(name, line)
-        elif name in self.frame.f_globals:
-            self.define_global(name, self.frame.f_globals[name])
+    def define(self, kept: List[ast.AST]) -> Iterator[str]:
+        """Yield what defines the names that code of the test reads but does not store: imports first, then values."""
+        imports, values = [], []
+        for name in find_free(kept):
+            local = name in self.frame.f_locals
+            value = self.frame.f_locals[name] if local else self.frame.f_globals.get(name, self)
+            if value is self:  # a builtin
+                continue
+            line = None if local else import_line(name, value, self.frame.f_globals["__name__"])
+            if line is not None:
+                imports.append(line)
+            else:
+                values.append("%s = %s" % (name, self.literal(name, value, local=local)))
+        yield from sorted(imports)
+        if imports:
+            yield ""
+        yield from values
 
-    def define_local(self, name: str, line: int) -> None:
-        text = repr(self.frame.f_locals[name])
-        if is_literal(text):
-            self.lines.append("%s = %s" % (name, text))
-            return
-        for statement in reversed(self.function.body):
-            if isinstance(statement, ast.Assign) and statement.lineno < line:
-                target = statement.targets[0]
-                if isinstance(target, ast.Name) and target.id == name:
-                    self.need(statement.value)
-                    self.lines.append(self.text(statement))
-                    return
+    def literal(self, name: str, value: Any, *, local: bool) -> str:
+        """Return the text of a value as it was before the test: of a constant, or of what nothing can change."""
+        for node in ast.parse(self.source).body if not local else ():
+            if isinstance(node, ast.Assign) and [getattr(one, "id", "") for one in node.targets] == [name]:
+                ast.literal_eval(node.value)
+                return self.text(node.value)
+        hash(value)
+        ast.literal_eval(bound(value))
+        return bound(value)
+
+
+def find_free(kept: List[ast.AST]) -> List[str]:
+    """Return the names that code reads but does not store."""
+    nodes = [one for node in kept for one in ast.walk(node)]
+    stored = {one.id for one in nodes if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)}
+    stored |= {one.arg for one in nodes if isinstance(one, ast.arg)}
+    read = [one.id for one in nodes if isinstance(one, ast.Name)]
+    return [name for name in dict.fromkeys(read) if name not in stored]
+
+
+def is_assertion(node: ast.stmt) -> bool:
+    """Whether a statement only checks something, or is a docstring."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return getattr(node.value.func, "attr", "").startswith("assert")
+    return isinstance(node, ast.Assert) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+
+def import_line(name: str, value: Any, test: str) -> Optional[str]:
+    """Return the statement that imports a global of a test module; None if it is a value."""
+    if isinstance(value, types.ModuleType):
+        return import_module(value.__name__, name)
+    module = getattr(value, "__module__", None)
+    if module is None or not hasattr(value, "__name__"):
+        return None
+    if module == test:
         raise LookupError(name)
-
-    def define_global(self, name: str, value: Any) -> None:
-        if isinstance(value, types.ModuleType):
-            full = value.__name__
-            self.lines.append("import " + full if full == name else import_as(full, name))
-        elif getattr(value, "__module__", None) and hasattr(value, "__name__"):
-            if value.__module__ == self.frame.f_globals["__name__"]:
-                raise LookupError(name)
-            renamed = "" if value.__name__ == name else " as " + name
-            self.lines.append("from %s import %s%s" % (value.__module__, value.__name__, renamed))
-        elif is_literal(repr(value)):
-            self.lines.append("%s = %r" % (name, value))
-        else:
-            raise LookupError(name)
+    return "from %s import %s%s" % (module, value.__name__, "" if value.__name__ == name else " as " + name)
 
 
-def import_as(full: str, name: str) -> str:
+def import_module(full: str, name: str) -> str:
     package, _, last = full.rpartition(".")
-    if last == name:
-        return "from %s import %s" % (package, last)
-    return "import " + full if "." in full and full.split(".")[0] == name else "import %s as %s" % (full, name)
+    if full == name:
+        return "import " + full
+    return "from %s import %s" % (package, last) if last == name else "import %s as %s" % (full, name)
 
 
-def is_literal(text: str) -> bool:
+def bound(value: Any) -> str:
+    text = repr(value)
+    if " at 0x" in text or len(text) > LONGEST:
+        raise ValueError("cannot be shown")
+    return text
+
+
+def replay(code: str) -> str:
+    """Return the `repr` of the last expression of some code, or the error that ends it."""
+    tree, space = ast.parse(code), {"__name__": "snippet"}
+    last: Any = tree.body.pop()
     try:
-        ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return False
-    return len(text) <= LONGEST
+        exec(compile(tree, "snippet", "exec"), space)
+        text = repr(eval(compile(ast.Expression(last.value), "snippet", "eval"), space))
+    except Exception as error:  # noqa: BLE001  any: it is what the code gives
+        text = "%s: %s" % (type(error).__name__, error)
+    if " at 0x" in text or len(text) > LONGEST:
+        raise ValueError("cannot be shown")
+    return text
 
 
 if __name__ == "__main__":

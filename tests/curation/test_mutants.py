@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swe_gym.curation.mutants import MutantOptions, Project, make_tasks, open_commit
+from swe_gym.curation.mutants import MutantOptions, Project, make_mutants, make_tasks, open_commit, take_out
 from swe_gym.curation.mutation import KINDS, draw_mutations, find_mutations, mutate
 from swe_gym.curation.new_task import BuildOptions
 from swe_gym.errors import TaskError, UsageError
@@ -88,6 +88,9 @@ def test_equal_seeds_draw_equal_mutations_of_all_kinds_in_turn() -> None:
 # --- what failing tests show ----------------------------------------------------------------------------------------
 
 SHOP = """\
+TAX = 0.5
+
+
 def price(items, rate=0.5):
     \"\"\"Return the price of items, tax included.
 
@@ -140,39 +143,89 @@ class PriceTest(unittest.TestCase):
 """
 
 
-def observe(folder: Path, what: str, *arguments: str) -> Any:
-    command = [sys.executable, "-c", bundle("observe"), what, "found.json", *arguments]
-    subprocess.run(command, cwd=folder, check=False, capture_output=True, timeout=120, env={"PYTHONPATH": "."})
+def observe(folder: Path, what: str, runner: str, *arguments: str) -> Any:
+    command = [sys.executable, "-c", bundle("observe"), what, runner, "found.json", *arguments]
+    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, timeout=120, env={"PYTHONPATH": "."})
+    assert (folder / "found.json").exists(), done.stderr.decode()
     return json.loads((folder / "found.json").read_text())
 
 
-def test_a_failing_test_shows_code_that_runs_without_it(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(SHOP)
-    (tmp_path / "test_shop.py").write_text(
-        TESTS
-        + "\n\ndef test_sum():\n    assert shop.price([4], rate=0.0) == RATE * 20\n"
-        + "\n\ndef test_raises():\n    numbers = None\n    shop.price(numbers)\n"
-        + "\n\ndef test_made():\n    assert make().items == [1]\n"
-        + "\n\ndef test_truth():\n    one = Basket().add(1)\n    assert not one.items\n"
-    )
-    notes = observe(tmp_path, "failures", "-p", "no:cacheprovider", "test_shop.py")
-    shown = {test.rpartition("::")[2]: note for test, note in notes.items()}
-    assert shown["test_tax"]["code"] == "import shop\n\nitems = [2, 2]\nRATE = 0.25\nshop.price(items, rate=RATE)"
-    assert (shown["test_tax"]["given"], shown["test_tax"]["expected"]) == ("3.0", "5.0")
-    assert (shown["test_sum"]["given"], shown["test_sum"]["expected"]) == ("4.0", "5.0")
-    assert shown["test_raises"]["code"] == "import shop\n\nnumbers = None\nshop.price(numbers)"
-    assert shown["test_raises"]["given"].startswith("TypeError: ")
-    assert "code" not in shown["test_made"]  # it needs a function of the test file
-    assert shown["test_truth"]["code"].endswith("one = Basket().add(1)\none.items")
-    assert shown["test_truth"]["expected"] == "a false value"
-    assert "test_none" not in shown
+SHOWN = {
+    "items = [2, 2]\n    assert shop.price(items, rate=RATE) == 5.0": (
+        "import shop\n\nRATE = 0.25\nitems = [2, 2]\nshop.price(items, rate=RATE)",
+        "3.0",
+        "5.0",
+    ),
+    "result = shop.price([4], rate=0.0)\n    assert result == RATE * 20": (
+        "import shop\n\nresult = shop.price([4], rate=0.0)\nresult",
+        "4.0",
+        "5.0",
+    ),
+    "basket = Basket()\n    assert basket\n    basket.add(1)\n    assert basket.items == []": (
+        "from shop import Basket\n\nbasket = Basket()\nbasket.add(1)\nbasket.items",
+        "[1]",
+        "[]",
+    ),
+    "one = Basket().add(1)\n    assert not one.items": (
+        "from shop import Basket\n\none = Basket().add(1)\nnot one.items",
+        "False",
+        "a true value",
+    ),
+    "found = Basket()\n    found.items.append(7)\n    assert found.items.pop() == 8": (
+        "from shop import Basket\n\nfound = Basket()\nfound.items.append(7)\nfound.items.pop()",
+        "7",
+        "8",
+    ),
+    "numbers = None\n    shop.price(numbers)": (
+        "import shop\n\nnumbers = None\nshop.price(numbers)",
+        "TypeError: 'NoneType' object is not iterable",
+        None,
+    ),
+}
+NOT_SHOWN = {
+    "assert make().items == [1]": "AssertionError",  # needs a function of the test file
+    "assert repr(object()) == 'a'": "AssertionError",  # differs each time
+    "for one in [1, 2]:\n        assert shop.price([one]) == 0": "AssertionError",
+    "shop.price(tmp_path)": "TypeError",
+}
 
 
-def test_functions_that_tests_call_are_found(tmp_path: Path) -> None:
+def test_a_failing_test_shows_code_that_fails_without_it(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
-    (tmp_path / "test_shop.py").write_text("import shop\n\n\ndef test_a():\n    shop.Basket()\n")
-    found = observe(tmp_path, "functions", "-p", "no:cacheprovider", "test_shop.py")
-    assert found["shop.py"] == [SHOP.splitlines().index("    def __init__(self):") + 1]
+    bodies = [*SHOWN, *NOT_SHOWN]
+    tests = [f"\n\ndef test_{number}(tmp_path):\n    {body}\n" for number, body in enumerate(bodies)]
+    (tmp_path / "test_shop.py").write_text(TESTS + "".join(tests))
+    notes = observe(tmp_path, "failures", "pytest", "-p", "no:cacheprovider", "test_shop.py")
+    shown = {bodies[int(test.rpartition("_")[2])]: note for test, note in notes.items() if test[-1].isdigit()}
+    for body, expected in SHOWN.items():
+        assert (shown[body]["code"], shown[body]["given"], shown[body].get("expected")) == expected
+    for body, error in NOT_SHOWN.items():
+        assert ("code" in shown[body], shown[body]["error"]) == (False, error)
+    assert {test.rpartition("::")[2] for test in notes} - {f"test_{one}" for one in range(len(bodies))} == {"test_tax"}
+
+
+def test_unittest_shows_the_same(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "test_shop.py").write_text(TESTS)
+    notes = observe(tmp_path, "failures", "unittest", "test_shop.PriceTest.test_tax")
+    assert notes["test_shop.PriceTest.test_tax"] == {
+        "error": "AssertionError",
+        "message": "3.0 != 5.0",
+        "code": "import shop\n\nRATE = 0.25\nitems = [2, 2]\nshop.price(items, rate=RATE)",
+        "given": "3.0",
+        "expected": "5.0",
+    }
+
+
+@pytest.mark.parametrize("runner", ["pytest", "unittest"])
+def test_functions_that_tests_call_are_found(runner: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "test_shop.py").write_text(TESTS.replace("shop.price(", "len("))
+    words = {"pytest": ["-p", "no:cacheprovider", "test_shop.py"], "unittest": ["test_shop"]}
+    found = observe(tmp_path, "functions", runner, *words[runner])
+    called = [SHOP.splitlines().index(f"    def {name}") + 1 for name in ("__init__(self):", "add(self, *items):")]
+    assert {*called} <= {*found["shop.py"]}
+    assert SHOP.splitlines().index("def price(items, rate=0.5):") + 1 not in found["shop.py"]
 
 
 # --- whole tasks ----------------------------------------------------------------------------------------------------
@@ -207,6 +260,7 @@ def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(pro
             assert f"-    def {test.rpartition('.')[2]}(self):" in oracle.start_patch
             assert test.rpartition(".")[2] not in task.problem_statement
         assert "shop.py" not in task.problem_statement
+        assert task.problem_statement.startswith(("shop has a bug. This code", "Something in shop", "The bug is in `"))
     write_tasks(tasks, tmp_path / "tasks.jsonl")
     lines = len(record.read_text().splitlines())
     source = FileSource(str(tmp_path / "tasks.jsonl"))
@@ -214,14 +268,63 @@ def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(pro
     assert len(record.read_text().splitlines()) == lines  # nothing was tried again
 
 
+CLASSES = """\
+import pytest
+
+
+class A:
+    X = 1
+
+    def test_a(self):
+        pass
+
+    @pytest.mark.parametrize(
+        "x", [1]
+    )
+    def test_b(self, x):
+        pass  # last
+
+    async def test_c(self): pass
+
+
+class B:
+    def test_a(self):
+        pass
+
+
+def test_d():
+    pass
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_hidden_tests_leave_nothing_but_what_python_needs(end: str) -> None:
+    hidden = [("A", "test_a"), ("A", "test_b"), ("A", "test_c"), ("B", "test_a"), ("test_d",)]
+    left = take_out("tests/test_x.py", CLASSES.replace("\n", end).encode(), hidden).decode().split()
+    assert left == "import pytest class A: X = 1 class B: pass".split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if 1:\n    def test_d(): pass\nelse:\n    def test_d(): pass\n",
+        "def test_d(): pass\n\n\ndef test_d(): pass\n",
+        "x = 1; y = 2\nclass A: test_d = 1\n",
+    ],
+)
+def test_a_test_that_cannot_be_hidden_alone_is_refused(text: str) -> None:
+    with pytest.raises(TaskError, match="cannot be hidden"):
+        take_out("tests/test_x.py", text.encode(), [("test_d",)])
+
+
 def test_a_project_without_passing_tests_is_refused(project: Project, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no folder"):
         open_commit(str(tmp_path / "missing"), COMMAND, "HEAD", BuildOptions(runs=1))
     folder = str(project.base.workspace.url)  # type: ignore[union-attr]  # of a commit
-    with pytest.raises(TaskError, match="no test of shop HEAD passes"):
+    with pytest.raises(TaskError, match=r"no test of shop [0-9a-f]{12} passes"):
         open_commit(folder, COMMAND.replace("-s tests", "-s tests -k nothing"), "HEAD", BuildOptions(runs=1))
 
 
 def test_impossible_numbers_are_refused() -> None:
-    with pytest.raises(UsageError, match="at least 1"):
-        MutantOptions(count=0)
+    with pytest.raises(UsageError, match="at least 1: count=0"):
+        make_mutants("sqlparse", "0.5.3", count=0)
