@@ -33,7 +33,7 @@ def main() -> None:
         with notes:
             unittest.main(None, argv=sys.argv, exit=False)
     else:
-        unittest.TestLoader().loadTestsFromNames(arguments).run(Results(notes))
+        unittest.TestLoader().loadTestsFromNames(arguments).run(FailureNotes(notes))
     with open(path, "w", encoding="utf-8") as file:
         json.dump(notes.found, file)
 
@@ -77,7 +77,7 @@ class Failures:
             self.found[item.nodeid] = describe(str(item.fspath), call.excinfo.value)
 
 
-class Results(unittest.TestResult):
+class FailureNotes(unittest.TestResult):
     """What fails in each test of unittest."""
 
     def __init__(self, notes: Any) -> None:
