@@ -23,7 +23,7 @@ from .types import Connection
 
 log = logging.getLogger(__name__)
 
-HTTP, HTTPS = 80, 443
+HTTP_PORT, HTTPS_PORT = 80, 443
 
 HEAD_BYTES = 64 << 10
 """Bytes of a request line with its headers, and of a TLS greeting."""
@@ -32,14 +32,19 @@ HEAD_SECONDS = 60.0
 DIAL_SECONDS = 20.0
 
 IDLE_SECONDS = 600.0
-"""Seconds without a byte of the host after which its connection ends."""
+"""Seconds without a byte either way after which a connection ends."""
+
+LAST_SECONDS = 60.0
+"""Seconds without a byte of the host after which a tunnel ends whose client has sent everything."""
 
 LONGEST = 24 * 3600.0
 
 BLOCK = 1 << 16
 
 REQUEST_LINE = re.compile(r"([A-Z]{1,20}) ([!-~]+) HTTP/1\.[01]")
-HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*((?:[^\x00-\x08\x0a-\x1f\x7f])*?)[ \t]*")
+HEADER = re.compile(
+    r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00-\x08\x0a-\x1f\x7f]*)"
+)  # blanks are left in: removing them costs n^3
 URL = re.compile(r"http://([^/?#@]*)([/?][^#]*)?", re.IGNORECASE)
 
 OWN_HEADERS = frozenset(
@@ -49,6 +54,12 @@ OWN_HEADERS = frozenset(
 
 HANDSHAKE, CLIENT_HELLO, SERVER_NAME, HOST_TYPE = 22, 1, 0, 0
 """Numbers of TLS: a record, its message, the extension, and the kind of name."""
+
+INTERNET = ipaddress.ip_network("2000::/3")
+"""Addresses of IPv6 that are assigned for the internet. Others are local, or stand for one of IPv4."""
+
+METADATA = {ipaddress.ip_address("168.63.129.16"), ipaddress.ip_address("192.0.0.192")}
+"""Public addresses at which clouds (Azure, Oracle) serve metadata."""
 
 GONE = (OSError, SandboxError)
 """Errors of a connection: one of its ends is gone or too slow."""
@@ -117,10 +128,10 @@ class HostProxy:
 
     def _serve(self, client: Reader, connection: Connection) -> None:
         request = self._read(client.until(b"\r\n\r\n", HEAD_BYTES))
-        with self._dial(request.host, HTTP if request.head else HTTPS) as upstream:
+        with self._dial(request.host, HTTP_PORT if request.head else HTTPS_PORT) as upstream:
             if request.head:
                 upstream.sendall(request.head)
-                _relay(client, connection, upstream, size=request.size)
+                HostRelay(client, connection, upstream, request.size).run()
                 return
             connection.send(b"HTTP/1.1 200 Connection established\r\n\r\n", timeout=HEAD_SECONDS)
             greeting = _read_greeting(client)
@@ -129,7 +140,7 @@ class HostProxy:
                 log.info("sandbox %s: a tunnel to %s asked for %r: closed", self._name, request.host, asked)
                 return
             upstream.sendall(greeting)
-            _relay(client, connection, upstream)
+            HostRelay(client, connection, upstream).run()
 
     def _read(self, head: bytes) -> ProxyRequest:
         """Read the head of a request.
@@ -144,12 +155,12 @@ class HostProxy:
             raise Refused(400, "the request is malformed")
         method, target = match.groups()
         if method == "CONNECT":
-            return ProxyRequest(self._check(target, HTTPS, "a tunnel"))
+            return ProxyRequest(self._check(target, HTTPS_PORT, "a tunnel"))
         if (url := URL.fullmatch(target)) is None:
             raise Refused(400, "the target is not the URL of a host, http://HOST/PATH")
         place, path = url.groups()
-        host = self._check(place if ":" in place else f"{place}:{HTTP}", HTTP, "plain HTTP")
-        pairs = [(found[1], found[2]) for found in headers if found is not None]
+        host = self._check(place if ":" in place else f"{place}:{HTTP_PORT}", HTTP_PORT, "plain HTTP")
+        pairs = [(found[1], found[2].strip(" \t")) for found in headers if found is not None]
         path = path if (path or "").startswith("/") else f"/{path or ''}"
         kept = "".join(f"{name}: {value}\r\n" for name, value in pairs if name.lower() not in OWN_HEADERS)
         sent = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{kept}\r\n"
@@ -166,8 +177,11 @@ class HostProxy:
 
 
 def proxy_variables(port: int) -> Mapping[str, str]:
-    """Return the variables by which programs find a proxy on a port of their own loopback."""
-    proxy, local = f"http://127.0.0.1:{port}", "localhost,127.0.0.1,::1"
+    """Return the variables by which programs find a proxy on a port of their own loopback, which they reach directly.
+
+    Sandboxes have the host name `sandbox`.
+    """
+    proxy, local = f"http://127.0.0.1:{port}", "localhost,127.0.0.1,::1,0.0.0.0,sandbox"
     named = {"http_proxy": proxy, "https_proxy": proxy, "no_proxy": local}
     return {**named, **{name.upper(): value for name, value in named.items()}, "NODE_USE_ENV_PROXY": "1"}
 
@@ -297,7 +311,7 @@ def dial_public(host: str, port: int) -> socket.socket:
         Refused: It has none, or does not answer.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(f"{host}.", port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise Refused(502, f"host {host} has no address: {error}") from error
     addresses = [str(address[0]) for *_, address in found if is_public(str(address[0]))]
@@ -315,37 +329,74 @@ def dial_public(host: str, port: int) -> socket.socket:
 def is_public(address: str) -> bool:
     """Return whether an address is one of the internet, and neither this machine's nor its network's."""
     found = ipaddress.ip_address(address.partition("%")[0])
+    if found in METADATA or (found.version == 6 and found not in INTERNET):
+        return False
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
-        if inner is not None or found in ipaddress.ip_network("64:ff9b::/96"):
+        if inner is not None:
             return False  # it stands for another address
     return found.is_global and not found.is_multicast
 
 
-def _relay(client: Reader, connection: Connection, upstream: socket.socket, size: int | None = None) -> None:
-    """Carry bytes both ways until the host has sent everything: from the client `size` bytes, or all."""
-    upstream.settimeout(IDLE_SECONDS)
-    sender = threading.Thread(target=_send, args=(client, upstream, size), name="proxy to a host", daemon=True)
-    sender.start()
-    try:
-        while data := upstream.recv(BLOCK):
-            connection.send(data, timeout=IDLE_SECONDS)
-    finally:
-        with contextlib.suppress(OSError):
-            upstream.shutdown(socket.SHUT_RDWR)
-        connection.close()
-        sender.join()
+class HostRelay:
+    """Carries bytes both ways until the host has sent everything: from the client `size` bytes, or all.
 
+    A client that is gone, or a sandbox that ends, ends it. A tunnel's client may have sent everything and still read.
+    """
 
-def _send(client: Reader, upstream: socket.socket, size: int | None) -> None:
-    """Carry a client's bytes to the host."""
-    left = size
-    try:
-        while left != 0 and (data := client.take(BLOCK if left is None else min(BLOCK, left), LONGEST)):
-            upstream.sendall(data)
-            left = None if left is None else left - len(data)
-        if size is None:
-            upstream.shutdown(socket.SHUT_WR)
-    except GONE:
+    def __init__(
+        self, client: Reader, connection: Connection, upstream: socket.socket, size: int | None = None
+    ) -> None:
+        self._client, self._connection, self._upstream, self._size = client, connection, upstream, size
+        self._moved = time.monotonic()  # when bytes last went either way
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Carry everything, and end the host's connection."""
+        self._upstream.settimeout(IDLE_SECONDS)
+        sender = threading.Thread(target=self._send, name="proxy to a host", daemon=True)
+        sender.start()
+        try:
+            while data := self._receive():
+                self._connection.send(data, timeout=IDLE_SECONDS)
+                self._moved = time.monotonic()
+        finally:
+            self._ended.set()
+            self._shut(socket.SHUT_RDWR)
+            self._connection.close()
+            sender.join()
+
+    def _receive(self) -> bytes:
+        """Return bytes of the host; none once it has sent everything."""
+        while True:
+            try:
+                return self._upstream.recv(BLOCK)
+            except TimeoutError:
+                if time.monotonic() - self._moved >= IDLE_SECONDS:
+                    raise
+
+    def _send(self) -> None:
+        """Carry the client's bytes to the host."""
+        left = self._size
+        try:
+            while left != 0 and (data := self._client.take(BLOCK if left is None else min(BLOCK, left), LONGEST)):
+                self._upstream.sendall(data)
+                self._moved = time.monotonic()
+                left = None if left is None else left - len(data)
+            if left is None:
+                self._shut(socket.SHUT_WR)
+                self._await_rest()
+            while left == 0 and self._client.take(BLOCK, LONGEST):
+                pass  # nothing after the body is passed on
+        except GONE:
+            pass
+        self._shut(socket.SHUT_RDWR)
+
+    def _await_rest(self) -> None:
+        """Wait until the host has sent everything, or nothing for a while: it may be that nobody reads any more."""
+        while not self._ended.wait(LAST_SECONDS) and time.monotonic() - self._moved < LAST_SECONDS:
+            pass
+
+    def _shut(self, how: int) -> None:
         with contextlib.suppress(OSError):
-            upstream.shutdown(socket.SHUT_RDWR)
+            self._upstream.shutdown(how)

@@ -4,13 +4,14 @@ import contextlib
 import socket
 import ssl
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from swe_gym.errors import Unsupported, UsageError
 from swe_gym.sandboxes import SandboxSpec, make_spec, open_sandbox
-from swe_gym.sandboxes.hosts import HostProxy, Refused, is_public, read_server_name
+from swe_gym.sandboxes.hosts import HostProxy, Refused, dial_public, is_public, proxy_variables, read_server_name
 from swe_gym.types import check_host
 
 HOSTS = ("pypi.org", "*.pythonhosted.org")
@@ -82,7 +83,8 @@ def ask(internet: Internet, data: bytes, *more: bytes) -> bytes:
         with contextlib.suppress(OSError):  # a proxy that refuses does not wait for more
             for part in more:
                 near.sendall(part)
-            near.shutdown(socket.SHUT_WR)
+            if more or b"\r\n\r\n" not in data:  # the end of a plain request's client ends the request
+                near.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionResetError):
             while data := near.recv(1 << 16):
                 found += data
@@ -213,6 +215,73 @@ def test_a_request_that_does_not_end_is_refused(internet: Internet, data: bytes)
     assert internet.dialled == []
 
 
+@pytest.mark.parametrize(("end", "status"), [(b"x", 200), (b"\x01", 400)])
+def test_a_long_header_costs_no_time(internet: Internet, end: bytes, status: int) -> None:
+    answer = ask(internet, b"GET http://pypi.org/ HTTP/1.1\r\nA:x" + b" " * 60_000 + end + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_blanks_around_a_value_are_left_out(internet: Internet) -> None:
+    ask(internet, b"POST http://pypi.org/ HTTP/1.1\r\nContent-Length: \t0 \r\nA:\r\n\r\n")
+    assert internet.received.endswith(b"\r\nContent-Length: 0\r\nA: \r\n\r\n")
+
+
+def open_silent(upstream: socket.socket) -> tuple[socket.socket, threading.Thread]:
+    """Return a client of the proxy, and the thread that serves it: the host says what is written to `upstream`."""
+    near, far = socket.socketpair()
+    near.settimeout(10)
+    proxy = HostProxy(HOSTS, dial=lambda *_: upstream)
+    server = threading.Thread(target=proxy.serve, args=(SocketConnection(far),), daemon=True)
+    server.start()
+    return near, server
+
+
+@pytest.mark.parametrize("length", [0, 3, 10])
+def test_a_client_that_leaves_ends_its_request(length: int) -> None:
+    upstream, host = socket.socketpair()
+    with host:
+        near, server = open_silent(upstream)
+        with near:
+            near.sendall(b"POST http://pypi.org/ HTTP/1.1\r\nContent-Length: %d\r\n\r\nabc" % length)
+        host.settimeout(10)
+        while host.recv(1000):  # until the proxy has closed it
+            pass
+        server.join(10)
+        assert not server.is_alive()
+
+
+class SlowSocket(socket.socket):
+    """A host that is silent for as long as its connection may be, while it reads a body."""
+
+    def start(self) -> None:
+        self.silent, self.read = True, threading.Event()
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        if self.silent:
+            self.silent = not self.read.wait(10)
+            raise TimeoutError
+        return super().recv(size, flags)
+
+
+def test_an_upload_may_take_longer_than_the_host_is_silent() -> None:
+    ours, host = socket.socketpair()
+    upstream = SlowSocket(fileno=ours.detach())
+    upstream.start()
+    near, server = open_silent(upstream)
+    with near, host, host.makefile("rb") as received:
+        near.sendall(b"POST http://pypi.org/ HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
+        while received.readline() != b"\r\n":
+            pass
+        assert received.read(3) == b"abc"
+        upstream.read.set()
+        host.sendall(b"HTTP/1.1 200 OK\r\n\r\nhi")
+        host.shutdown(socket.SHUT_WR)
+        with near.makefile("rb") as answer:
+            assert answer.read().endswith(b"hi")
+    server.join(10)
+    assert not server.is_alive()
+
+
 def test_an_answer_of_the_host_is_passed_on_whole() -> None:
     redirect = b"HTTP/1.1 302 Found\r\nLocation: http://evil.example/\r\nContent-Length: 0\r\n\r\n"
     internet = Internet(redirect)
@@ -223,7 +292,9 @@ def test_an_answer_of_the_host_is_passed_on_whole() -> None:
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
-     "::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "ff02::1"],
+     "::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "ff02::1",
+     "::127.0.0.1", "::ffff:0:127.0.0.1", "fec0::1", "64:ff9b:1::7f00:1", "5f00::1", "2001:0:7f00:1::",
+     "168.63.129.16", "192.0.0.192", "100.100.100.200", "fd00:ec2::254"],
 )  # fmt: skip
 def test_addresses_of_this_machine_and_its_network_are_not_public(address: str) -> None:
     assert not is_public(address)
@@ -263,6 +334,26 @@ def test_what_is_no_host_name_is_refused(host: str) -> None:
 
 def test_names_have_one_form() -> None:
     assert make_spec(SandboxSpec(), {"network": ["PyPI.org.", "*.Debian.org"]}).network == ("pypi.org", "*.debian.org")
+
+
+def test_a_name_is_resolved_as_it_is_without_the_domains_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(Refused, match="no public address"):
+        dial_public("files.pythonhosted.org", 443)
+    assert asked == ["files.pythonhosted.org."]
+
+
+@pytest.mark.parametrize("place", ["localhost", "127.0.0.1", "0.0.0.0:8000", "sandbox:8000"])
+def test_servers_in_the_sandbox_are_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    for name, value in proxy_variables(9).items():
+        monkeypatch.setenv(name, value)
+    assert urllib.request.proxy_bypass(place)
 
 
 def test_a_host_that_no_one_knows_is_refused_by_name() -> None:
