@@ -214,7 +214,7 @@ def _json_flaw(text: str, start: int, error: json.JSONDecodeError) -> str:
     )
 
 
-_BESIDE = frozenset({"name", "arguments", "parameters", "id", "call_id", "type", "index"})
+_BESIDE = frozenset({"name", "id", "call_id", "type", "index"})
 
 
 def calls_in(value: Mapping[str, object]) -> list[FoundCall]:
@@ -243,10 +243,11 @@ def _openai_call(value: object) -> FoundCall:
 
 def _read_plain_call(value: Mapping[str, object], format: str) -> FoundCall:
     found = _read_named_call(value, format, _call_id(value))
-    astray = next((key for key in value if key not in _BESIDE), None)
+    given = "arguments" if "arguments" in value else "parameters"
+    astray = next((key for key in value if key not in _BESIDE and key != given), None)
     if found.flaw or astray is None:
         return found
-    flaw = f'The key {astray[:60]!r} stands beside "arguments": every parameter belongs inside it.'
+    flaw = f'The key {astray[:60]!r} stands beside "{given}": every parameter belongs inside it.'
     return dataclasses.replace(found, flaw=flaw)
 
 

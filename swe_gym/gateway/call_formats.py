@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,9 @@ from .parsing import parse_json
 
 MOST_CALLS = 1000
 """Places that could start a call; a text with more has none."""
+
+MOST_TAGS = 10
+"""Tags in a thought that are tried as the start of a call."""
 
 
 class Reading(NamedTuple):
@@ -45,6 +49,7 @@ class CallFormat(NamedTuple):
         split: Divides a text into reasoning and the rest, for formats without `<think>`.
         opening: Tag of a call that ends reasoning; empty if a call in reasoning is reasoning.
         beside: What stands beside calls and is content: the text "before" the first one, all "around", or "nothing".
+        ends: Tags that end a call, if a call without them may lack arguments.
     """
 
     find: Finder
@@ -54,31 +59,43 @@ class CallFormat(NamedTuple):
     split: Callable[[str], tuple[str, str]] | None = None
     opening: str = ""
     beside: Literal["before", "around", "nothing"] = "before"
+    ends: tuple[str, ...] = ()
 
-    def find_whole(self, text: str) -> list[FoundCall]:
-        """Return the calls of a text that have no flaw; none if it has too many."""
+    def find_whole(self, text: str, *, cut: bool = False) -> list[FoundCall]:
+        """Return the calls of a text, which may be cut, that have no flaw; none if it has too many."""
         try:
-            return [one for one in self.find(text) if not one.flaw]
+            found = [one for one in self.find(text) if not one.flaw]
         except (RecursionError, TooManyCalls):
             return []
+        return [one for one in found if not cut or not self.ends or text.endswith(self.ends, 0, one.end)]
 
 
-def read_text(text: str, form: CallFormat, *, opened: bool) -> Reading:
+def read_text(text: str, form: CallFormat, *, opened: bool, cut: bool) -> Reading:
     """Read a sampled text.
 
     Args:
         text: The text, without the token that ends it.
         form: How the model writes calls.
         opened: Whether the prompt has opened the reasoning.
+        cut: Whether a limit or a stop string has cut the text.
     """
     reasoning, said = form.split(text) if form.split else _split_think(text, opened=opened)
-    start = reasoning.find(form.opening) if form.opening else -1
-    if start >= 0 and form.find_whole(reasoning[start:]):
-        reasoning, said = reasoning[:start], reasoning[start:] + said
-    return Reading(reasoning, said, form.find_whole(said))
+    start = _start_of_calls(reasoning, form, cut=cut)
+    said = reasoning[start:] + said
+    return Reading(reasoning[:start], said, form.find_whole(said, cut=cut))
 
 
-_THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>", re.DOTALL)
+def _start_of_calls(reasoning: str, form: CallFormat, *, cut: bool) -> int:
+    """Return where calls end the reasoning: at the first tag that starts one. A thought may talk about the tag."""
+    tags = re.finditer(re.escape(form.opening), reasoning) if form.opening else iter(())
+    for tag in itertools.islice(tags, MOST_TAGS):
+        found = form.find_whole(reasoning[tag.start() :], cut=cut)
+        if found and found[0].start == 0:
+            return tag.start()
+    return len(reasoning)
+
+
+_THOUGHT = re.compile(r"\A\s*+(?:<think>)?+(.*?)</think>", re.DOTALL)
 """A thought; chat templates often put the opening tag into the prompt."""
 
 
@@ -103,7 +120,11 @@ def _of_actions(name: str) -> Finder:
 def _blocks(
     pattern: str, read: Callable[[re.Match[str]], list[tuple[str, JsonObject]]], *, all_or_none: bool = False
 ) -> Finder:
-    """Return a finder of blocks that match a pattern. A block that cannot be read is content; with it, all may be."""
+    """Return a finder of blocks that match a pattern. A block that cannot be read is content; with it, all may be.
+
+    A block without its end must match up to the end of the text, as the group `open`: it has no call, and where the
+    search failed instead, each later start would search the rest of the text again.
+    """
     compiled = re.compile(pattern, re.DOTALL)
 
     def find(text: str) -> list[FoundCall]:
@@ -111,6 +132,8 @@ def _blocks(
         for number, match in enumerate(compiled.finditer(text)):
             if number == MOST_CALLS:
                 raise TooManyCalls
+            if match.groupdict().get("open") is not None:
+                break
             try:
                 calls = read(match)
             except (ValueError, SyntaxError, MemoryError):
@@ -126,7 +149,7 @@ def _blocks(
 def _object(text: str) -> JsonObject:
     value = parse_json(text.strip() or "{}")
     if not isinstance(value, dict):
-        raise ValueError("the arguments are no JSON object")
+        raise ValueError("the arguments are not a JSON object")
     return value
 
 
@@ -135,21 +158,31 @@ def _json_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
 
 
 def _hermes_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
-    """Read the object of a call; some models write its arguments as JSON in a string."""
+    """Read the object of a call; some models write its arguments as JSON in a string, or beside the name."""
     value = _object(match["object"])
-    name, arguments = value.get("name"), value.get("arguments", "")
+    name = value.pop("name", None)
     if not isinstance(name, str) or not name.strip():
         raise ValueError("the call has no name")
+    key = next((one for one in ("arguments", "parameters") if one in value), "")
+    arguments = value.pop(key) if key else value
+    if key and not value.keys() <= _BESIDE:
+        raise ValueError("something stands beside the arguments")
     return [(name.strip(), _object(arguments if isinstance(arguments, str) else json.dumps(arguments)))]
 
 
-_PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_BESIDE = {"id", "call_id", "type", "index"}
+"""What may stand beside a call's name and arguments, and is neither."""
+
+_PAIR = re.compile(r"\s*+<arg_key>([^<]*+)</arg_key>\s*+<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
 def _pairs_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
     """Read GLM's pairs of keys and values."""
-    pairs = _PAIR.findall(match["arguments"])
-    if _PAIR.sub("", match["arguments"]).strip():
+    text, pairs, end = match["arguments"], [], 0
+    while pair := _PAIR.match(text, end):
+        pairs.append((pair[1], pair[2]))
+        end = pair.end()
+    if text[end:].strip():
         raise ValueError("there is something between the pairs")
     if not pairs and not match[0].endswith("</tool_call>"):
         raise ValueError("the name may be cut off")
@@ -157,9 +190,9 @@ def _pairs_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
 
 
 _QUOTE = '<|"|>'
-_KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)\s*:")
-_BARE = re.compile(r'([:\[,]\s*)([^\s{}\[\],"][^{}\[\],"]*|(?<=:)(?=\s*[,}]))(?=\s*[,}\]])')
-"""A value without quotes, or a missing one, after its colon or in a list."""
+_KEY = re.compile(r"([{,]\s*+)([^\s{}\[\],:\"]++)\s*+:")
+_BARE = re.compile(r'([:\[,]\s*)([^\s{}\[\],"][^{}\[\],"]*+|(?<=:)(?=\s*[,}]))')
+"""A value without quotes, up to a mark, or a missing one, after its colon or in a list."""
 
 
 def _gemma_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
@@ -173,7 +206,13 @@ def _gemma_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
 
 def _quote_bare(text: str) -> str:
     """Return Gemma's arguments between strings as JSON."""
-    return _BARE.sub(lambda match: match[1] + _bare_value(match[2]), _KEY.sub(r'\1"\2":', text))
+    keyed = _KEY.sub(r'\1"\2":', text)
+
+    def write(match: re.Match[str]) -> str:
+        ends = not match[2] or keyed.startswith((",", "}", "]"), match.end())
+        return match[1] + _bare_value(match[2]) if ends else match[0]
+
+    return _BARE.sub(write, keyed)
 
 
 def _bare_value(text: str) -> str:
@@ -196,7 +235,7 @@ def _python_calls(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
 
 
 _LOOSE = re.compile(r"\[\s*([\w.\-]+)\((.*)\)\s*\]", re.DOTALL)
-_NEXT_ARGUMENT = re.compile(r",\s*(?=\w+=)")
+_NEXT_ARGUMENT = re.compile(r",\s*(?=\w+=)|\Z")
 _ZEROS = re.compile(r"\A0+(?=\d)")
 
 
@@ -206,18 +245,21 @@ def _loose_call(text: str) -> tuple[str, JsonObject]:
     if match is None:
         raise ValueError("it is no call")
     arguments: JsonObject = {}
-    written = ""
-    for piece in _NEXT_ARGUMENT.split(match[2]):
-        written = f"{written}, {piece}" if written else piece
-        key, _, value = written.partition("=")
-        if value[:1] != "'":
-            arguments[key.strip()] = _python_value(parse(_ZEROS.sub("", value.strip()), "eval").body)
-        elif len(value) > 1 and value.endswith("'"):
-            arguments[key.strip()] = value[1:-1]
+    body, start = match[2], 0
+    for after in _NEXT_ARGUMENT.finditer(body):
+        end = after.start()
+        first = body.find("=", start, end) + 1
+        if not first:
+            raise ValueError("an argument has no name")
+        key = body[start : first - 1].strip()
+        if not body.startswith("'", first):
+            arguments[key] = _python_value(parse(_ZEROS.sub("", body[first:end].strip()), "eval").body)
+        elif end - first > 1 and body[end - 1] == "'":
+            arguments[key] = body[first + 1 : end - 1]
         else:
             continue  # the comma stands in a string
-        written = ""
-    if written:
+        start = after.end()
+    if start < len(body):
         raise ValueError("a string is not closed")
     return match[1], arguments
 
@@ -253,19 +295,24 @@ def _literal(node: ast.expr) -> object:
 # --- harmony --------------------------------------------------------------------------------------------------
 
 _HARMONY = re.compile(
-    r"(?P<head>(?:\A\s*(?:to=[^<]*+)?|<\|(?:start|channel)\|>[^<]*+)(?:<\|(?:start|channel|constrain)\|>[^<]*+)*+)<\|message\|>"
-    r"(?P<body>.*?)(?:<\|(?:end|call|return)\|>|\Z)",
+    r"(?P<head>(?:\A\s*+(?:to=[^<]*+)?|<\|(?:start|channel)\|>[^<]*+)(?:<\|(?:start|channel|constrain)\|>[^<]*+)*+)"
+    r"(?:<\|message\|>(?P<body>.*?)(?:<\|(?:end|call|return)\|>|\Z))?+",
     re.DOTALL,
 )
-_RECIPIENT = re.compile(r"to=(?:functions\.)?(?!(?:assistant|python|browser|container)\b)([^\s<]+)")
-"""The function that a message calls; the others are tools of the provider."""
+"""A message, or the head of one whose body is missing."""
 
+_RECIPIENT = re.compile(r"to=(?:functions\.|(?!functions\.|(?:assistant|python|browser|container)\b))([^\s<]+)")
+"""The function that a message calls; without `functions.`, some names are tools of the provider."""
+
+_ENDS = ("<|call|>", "<|end|>", "<|return|>")
 _TAG = re.compile(r"<\|[a-z]+\|>")
 
 
 def _harmony(text: str) -> Iterator[tuple[str, str, re.Match[str]]]:
     """Yield channel, recipient and match of each message."""
     for match in _HARMONY.finditer(text):
+        if match["body"] is None:
+            continue
         channel = re.search(r"<\|channel\|>(\w+)", match["head"])
         recipient = _RECIPIENT.search(match["head"])
         yield channel[1] if channel else "", recipient[1] if recipient else "", match
@@ -296,7 +343,7 @@ def _find_harmony(text: str) -> list[FoundCall]:
 
 # --- Gemma's reasoning ----------------------------------------------------------------------------------------
 
-_CHANNEL = re.compile(r"\A\s*<\|channel>thought\n?(.*?)(?:<channel\|>|\Z)", re.DOTALL)
+_CHANNEL = re.compile(r"\A\s*+<\|channel>thought\n?(.*?)(?:<channel\|>|\Z)", re.DOTALL)
 
 
 def _split_gemma(text: str) -> tuple[str, str]:
@@ -305,8 +352,8 @@ def _split_gemma(text: str) -> tuple[str, str]:
 
 
 _DEEPSEEK = (
-    r"<｜tool▁call▁begin｜>\s*\w*\s*<｜tool▁sep｜>\s*(?P<name>[^\n`]+)\n```(?:json)?\n(?P<arguments>.*?)\n```"
-    r"\s*(?:<｜tool▁call▁end｜>|\Z)"
+    r"<｜tool▁call▁begin｜>\s*+\w*+\s*+<｜tool▁sep｜>\s*+(?P<name>[^\n`<]++)\n```(?:json)?\n"
+    r"(?P<arguments>.*?)(?:\n```\s*+(?:<｜tool▁call▁end｜>|\Z)|(?P<open>\Z))"
 )
 
 _TOOL_CALL = "<tool_call>"
@@ -317,23 +364,29 @@ FORMATS: Mapping[str, CallFormat] = {
         "hermes",
         opening=_TOOL_CALL,
     ),
-    "qwen3_coder": CallFormat(_of_actions("r2e"), "r2e", typed=False, opening=_TOOL_CALL),
+    "qwen3_coder": CallFormat(
+        _of_actions("r2e"), "r2e", typed=False, opening=_TOOL_CALL, ends=("</function>", "</tool_call>")
+    ),
     "llama": CallFormat(_of_actions("json"), "json", r"<\|python_tag\|>", beside="nothing"),
     "deepseek_v3": CallFormat(_blocks(_DEEPSEEK, _json_call), wrapper="<｜tool▁calls▁(?:begin|end)｜>"),
     "glm45": CallFormat(
         _blocks(r"<tool_call>\s*(?P<name>[^\s<>]+)(?P<arguments>.*?)(?:</tool_call>|\Z)", _pairs_call),
         typed=False,
         opening=_TOOL_CALL,
+        ends=("</tool_call>",),
     ),
-    "openai": CallFormat(_find_harmony, wrapper=_TAG.pattern, split=_split_harmony, beside="around"),
+    "openai": CallFormat(_find_harmony, wrapper=_TAG.pattern, split=_split_harmony, beside="around", ends=_ENDS),
     "gemma4": CallFormat(
-        _blocks(r"<\|tool_call>call:(?P<name>[\w.\-]+)\{(?P<arguments>.*?)\}<tool_call\|>", _gemma_call),
+        _blocks(
+            r"<\|tool_call>call:(?P<name>[\w.\-]++)\{(?P<arguments>.*?)(?:\}<tool_call\|>|(?P<open>\Z))", _gemma_call
+        ),
         split=_split_gemma,
         wrapper=r"<\|tool_response>",
         opening="<|tool_call>",
     ),
     "lfm2": CallFormat(
-        _blocks(r"<\|tool_call_start\|>(?P<arguments>.*?)<\|tool_call_end\|>", _python_calls), beside="around"
+        _blocks(r"<\|tool_call_start\|>(?P<arguments>.*?)(?:<\|tool_call_end\|>|(?P<open>\Z))", _python_calls),
+        beside="around",
     ),
 }
 """Name of a format -> its reader. The names are those of vLLM's `--tool-call-parser`, apart from `llama`.

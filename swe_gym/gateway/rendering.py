@@ -178,7 +178,9 @@ class Renderer:
 
     # --- texts --------------------------------------------------------------------------------------------------
 
-    def read(self, text: str, tools: Sequence[JsonObject], *, prompt: str) -> tuple[JsonObject, bool]:
+    def read(
+        self, text: str, tools: Sequence[JsonObject], *, prompt: str, cut: bool = False
+    ) -> tuple[JsonObject, bool]:
         """Return a sampled text as a message, and whether the template renders that message as this text.
 
         Of several ways to divide the text, the one that is rendered as the text is taken. If the template cannot render
@@ -188,13 +190,14 @@ class Renderer:
             text: The text, without the token that ends it.
             tools: Tools of the call.
             prompt: The end of the prompt.
+            cut: Whether a limit or a stop string has cut the text. No call of it that may lack arguments is read.
         """
         if not self.shape.native:
             same = self._is_rendered({"role": "assistant", "content": text}, text)
-            return self.read_first(text, tools, prompt), same
+            return self.read_first(text, tools, prompt, cut=cut), same
         first: JsonObject | None = None
         try:
-            for message in self._readings(text, tools, prompt):
+            for message in self._readings(text, tools, prompt, cut=cut):
                 first = first or message
                 if self._is_rendered(message, text):
                     return message, True
@@ -202,17 +205,18 @@ class Renderer:
             first = None
         return first or {"role": "assistant", "content": _SPECIAL.sub("", text)}, False
 
-    def read_first(self, text: str, tools: Sequence[JsonObject], prompt: str) -> JsonObject:
+    def read_first(self, text: str, tools: Sequence[JsonObject], prompt: str, *, cut: bool = False) -> JsonObject:
         """Return the first message that a text may be. Arguments are those of `read`."""
-        return next(self._readings(text, tools, prompt))
+        return next(self._readings(text, tools, prompt, cut=cut))
 
-    def _readings(self, text: str, tools: Sequence[JsonObject], prompt: str) -> Iterator[JsonObject]:
+    def _readings(self, text: str, tools: Sequence[JsonObject], prompt: str, *, cut: bool) -> Iterator[JsonObject]:
+        parallel = self.shape.parallel
         if self.style == RESPONSE:
-            return iter([parse_message(self.template, text, tools, prompt, parallel=self.shape.parallel)])
+            return iter([parse_message(self.template, text, tools, prompt, cut=cut, parallel=parallel)])
         if self._vllm is not None:
-            return self._vllm.readings(text, tools, prompt, parallel=self.shape.parallel)
+            return self._vllm.readings(text, tools, prompt, cut=cut, parallel=parallel)
         opened = prompt.rstrip().endswith("<think>")
-        return readings(text, tools, self.style, opened=opened, parallel=self.shape.parallel)
+        return readings(text, tools, self.style, opened=opened, cut=cut, parallel=parallel)
 
     def write(self, message: JsonObject) -> str:
         """Return the text that a model would write for a message, without the token that ends it."""

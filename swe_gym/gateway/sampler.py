@@ -124,7 +124,7 @@ def _status(error: Exception) -> int | None:
     return found if isinstance(found, int) else None
 
 
-_ADDRESS = re.compile(r"\w+://[^\s'\")>\]]+")
+_ADDRESS = re.compile(r"(?<!\w)\w++://[^\s'\")>\]]+")
 
 
 def _explain(error: Exception) -> str:

@@ -85,7 +85,9 @@ class TokenSampler:
         text = self._template.decode(_drop_end(completion))
         tools = () if call.settings.get("tool_choice") == "none" else call.tools
         said = _cut_at_stop(text, call.settings.get("stop"))
-        message, same = self._renderer.read(said, tools, prompt=self._template.decode(prompt[-PROMPT_END:]))
+        before = self._template.decode(prompt[-PROMPT_END:])
+        cut = completion.finish == "length" or said != text
+        message, same = self._renderer.read(said, tools, prompt=before, cut=cut)
         if calls := message.get("tool_calls"):
             written = self._renderer.writes_ids or any(WRITTEN_ID.fullmatch(one["id"]) for one in calls)
             kept = keep_written_ids(calls, call.messages) if written else calls

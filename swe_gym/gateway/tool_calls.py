@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 def readings(
-    text: str, tools: Sequence[JsonObject], style: str, *, opened: bool = False, parallel: bool = True
+    text: str,
+    tools: Sequence[JsonObject],
+    style: str,
+    *,
+    opened: bool = False,
+    cut: bool = False,
+    parallel: bool = True,
 ) -> Iterator[JsonObject]:
     """Yield a sampled text as a message of OpenAI's chat API, with less and more of the white space that it may have.
 
@@ -29,10 +35,11 @@ def readings(
         tools: Tools of the call. Without tools there are no tool calls.
         style: How the model writes tool calls, one of `FORMATS`.
         opened: Whether the prompt has opened the reasoning.
+        cut: Whether a limit or a stop string has cut the text. A call that may lack arguments is content then.
         parallel: Whether a message may have several calls. Otherwise all but the first are left out.
     """
     form = FORMATS[style]
-    reasoning, said, found = read_text(text, form, opened=opened)
+    reasoning, said, found = read_text(text, form, opened=opened, cut=cut)
     found = [one for one in found if _is_call(one, tools, style)]
     calls = [tool_call(new_id(9), one.name, _arguments(one, tools, form)) for one in found[: None if parallel else 1]]
     thoughts = dict.fromkeys([reasoning.strip(), reasoning.strip("\n"), reasoning])
@@ -46,7 +53,13 @@ def readings(
 
 
 def parse_message(
-    template: ChatTemplate, text: str, tools: Sequence[JsonObject], prompt: str, *, parallel: bool = True
+    template: ChatTemplate,
+    text: str,
+    tools: Sequence[JsonObject],
+    prompt: str,
+    *,
+    cut: bool = False,
+    parallel: bool = True,
 ) -> JsonObject:
     """Return a sampled text as the message that the tokenizer's response template reads in it.
 
@@ -55,6 +68,7 @@ def parse_message(
         text: The text.
         tools: Tools of the call. Without tools there are no tool calls.
         prompt: The end of the prompt.
+        cut: Whether a limit or a stop string has cut the text. Its last call may lack arguments, and is left out.
         parallel: Whether a message may have several calls.
     """
     try:
@@ -62,12 +76,14 @@ def parse_message(
         calls = [_make_typed_call(one["function"]) for one in found.get("tool_calls") or ()] if tools else []
     except Exception:  # noqa: BLE001  it refuses calls that are not whole
         return {"role": "assistant", "content": text}
+    if cut and len(calls) == 1:
+        return {"role": "assistant", "content": text}
     message: JsonObject = {"role": "assistant", "content": str(found.get("content") or "")}
     thoughts = (found.get(name) for name in ("reasoning_content", "thinking", "reasoning"))
     if thought := next(filter(None, thoughts), ""):
         message["reasoning_content"] = str(thought)
     if calls:
-        message["tool_calls"] = calls if parallel else calls[:1]
+        message["tool_calls"] = (calls[:-1] if cut else calls)[: None if parallel else 1]
     return message
 
 
@@ -112,7 +128,7 @@ class VllmParsers:
             raise Unproven(f"vLLM's parsers do not work with the tokenizer: {error}") from error
 
     def readings(
-        self, text: str, tools: Sequence[JsonObject], prompt: str, *, parallel: bool = True
+        self, text: str, tools: Sequence[JsonObject], prompt: str, *, cut: bool = False, parallel: bool = True
     ) -> Iterator[JsonObject]:
         """Yield a sampled text as the message that vLLM's server returns, then with less white space.
 
@@ -120,12 +136,15 @@ class VllmParsers:
             text: The text.
             tools: Tools of the call. Without tools there are no tool calls.
             prompt: The end of the prompt.
+            cut: Whether a limit or a stop string has cut the text. Its last call may lack arguments, and is left out.
             parallel: Whether a message may have several calls.
         """
         try:
             reasoning, content, found = self._parse(text, tools, prompt)
         except Exception:  # noqa: BLE001  parsers refuse texts in their own words
             reasoning, content, found = "", text, []
+        if cut and found:
+            reasoning, content, found = (reasoning, content, found[:-1]) if found[1:] else ("", text, [])
         for said, thought in itertools.product(_stripped(content), _stripped(reasoning)):
             message: JsonObject = {"role": "assistant", "content": said}
             if thought:
@@ -158,7 +177,7 @@ def _stripped(text: str) -> list[str]:
 def _make_typed_call(function: JsonObject) -> JsonObject:
     arguments = function["arguments"]
     if not isinstance(arguments, dict):
-        raise ValueError("the arguments are no JSON object")
+        raise ValueError("the arguments are not a JSON object")
     return tool_call(new_id(9), str(function["name"]), json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_parts import TOOLS, ByteTokenizer
+from gateway_parts import TOOLS, ByteTokenizer, Scripted, asked
 from hypothesis import given
 from hypothesis import strategies as st
 from template_parts import require_vllm
@@ -17,13 +17,19 @@ from swe_gym.gateway.calls import keep_written_ids, tool_call
 from swe_gym.gateway.matrix import make_tokenizer
 from swe_gym.gateway.parsing import arguments_of
 from swe_gym.gateway.rendering import Renderer
-from swe_gym.gateway.tool_calls import VllmParsers, readings
+from swe_gym.gateway.session import Session
+from swe_gym.gateway.token_sampler import TokenSampler
+from swe_gym.gateway.tool_calls import VllmParsers, parse_message, readings
 from swe_gym.rollout.tokens import ChatTemplate
+from swe_gym.testing.openai_server import CHAT
 from swe_gym.types import JsonObject
 
 COUNT = {"name": "count", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
 BOTH = [*TOOLS, {"type": "function", "function": COUNT}]
 LS, TWO = ("bash", {"command": "ls"}), ("count", {"n": 2})
+BARE = ("bash", {})
+QUESTION = [{"role": "user", "content": "?"}]
+SAY = ("bash", {"command": 'say "a,b=c"\n'})
 
 
 def read(text: str, tools: list[Any], style: str, **how: bool) -> JsonObject:
@@ -108,6 +114,32 @@ CASES: list[tuple[str, str, str, list[tuple[str, Any]], str]] = [  # style, text
     ),
     ("lfm2", "<|tool_call_start|>[f(1)]<|tool_call_end|>", "<|tool_call_start|>[f(1)]<|tool_call_end|>", [], ""),
     ("llama", '{"name": "Ada", "parameters": {}}', '{"name": "Ada", "parameters": {}}', [], ""),
+    (
+        "hermes",
+        "<think>I write <tool_call> tags, as in <tool_call>{}</tool_call>.\n"
+        '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>',
+        "",
+        [LS],
+        "I write <tool_call> tags, as in <tool_call>{}</tool_call>.",
+    ),
+    (
+        "glm45",
+        "<think>I write <tool_call> tags.\n"
+        "<tool_call>bash<arg_key>command</arg_key><arg_value>ls</arg_value></tool_call>"
+        "<tool_call>count<arg_key>n</arg_key><arg_value>2</arg_value></tool_call>",
+        "",
+        [LS, TWO],
+        "I write <tool_call> tags.",
+    ),
+    (
+        "qwen3_coder",
+        "<think>I write <tool_call> tags.\n"
+        "<tool_call><function=bash><parameter=command>ls</parameter></function></tool_call>",
+        "",
+        [LS],
+        "I write <tool_call> tags.",
+    ),
+    ("lfm2", "<|tool_call_start|>[bash(command='say \"a,b=c\"\n')]<|tool_call_end|>", "", [SAY], ""),
 ]
 
 
@@ -122,6 +154,114 @@ def test_calls_of_each_family(
     assert message.get("reasoning_content", "") == reasoning
     assert len({one["id"] for one in found}) == len(found)
     assert "tool_calls" not in read(text, [], style)
+
+
+def calls_in(text: str, style: str, **how: bool) -> list[tuple[str, Any]]:
+    found = read(text, BOTH, style, **how).get("tool_calls") or ()
+    return [(one["function"]["name"], arguments_of(one)) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("beside", "hermes", "llama"),
+    [
+        ('"parameters": {"command": "ls"}', [LS], [LS]),
+        ('"command": "ls"', [LS], []),
+        ('"id": "1", "arguments": {"command": "ls"}', [LS], [LS]),
+        ('"arguments": ""', [BARE], [BARE]),
+        ('"arguments": null', [], [BARE]),
+        ('"arguments": null, "parameters": {"command": "ls"}', [], []),
+        ('"arguments": {}, "command": "ls"', [], []),
+    ],
+)
+def test_no_call_loses_its_arguments(beside: str, hermes: list[Any], llama: list[Any]) -> None:
+    text = f'{{"name": "bash", {beside}}}'
+    assert calls_in(f"<tool_call>{text}</tool_call>", "hermes") == hermes
+    assert calls_in(text, "llama") == llama
+
+
+CUT = [
+    ("glm45", "<tool_call>bash<arg_key>command</arg_key><arg_value>ls</arg_value>", "</tool_call>"),
+    ("glm45", "<think>a<tool_call>bash<arg_key>command</arg_key><arg_value>ls</arg_value>", "</tool_call>"),
+    ("qwen3_coder", "<function=bash><parameter=command>ls</parameter>\n", "</function>"),
+    ("openai", "<|channel|>commentary to=functions.bash<|message|>", "<|call|>"),
+]
+
+
+@pytest.mark.parametrize(("style", "text", "end"), CUT)
+def test_a_call_that_is_cut_between_its_arguments_is_no_call(style: str, text: str, end: str) -> None:
+    whole = calls_in(text + end, style, cut=True)
+    assert [name for name, _ in whole] == ["bash"]
+    assert calls_in(text + end + text, style, cut=True) == whole
+    assert calls_in(text, style) == whole
+    assert calls_in(text, style, cut=True) == []
+
+
+@pytest.mark.parametrize("how", ["end", "limit", "stop"])
+def test_a_sampler_reads_no_call_that_it_has_cut(how: str) -> None:
+    text, after = "<function=bash><parameter=command>ls</parameter>", " and more" if how == "stop" else ""
+    template = ChatTemplate(ByteTokenizer(shows_tools=False))
+    sampler = TokenSampler(Scripted(lambda _: text + after), template, style="qwen3_coder")
+    settings = {"max_tokens": len(text)} if how == "limit" else {"stop": " and"} if how == "stop" else {}
+    status, answer = asked(Session(sampler), CHAT, {"messages": QUESTION, "tools": BOTH, **settings})
+    assert status == 200
+    choice = answer["choices"][0]
+    if how == "end":
+        assert arguments_of(choice["message"]["tool_calls"][0]) == {"command": "ls"}
+    else:
+        assert (choice["message"].get("tool_calls"), choice["message"]["content"]) == (None, text)
+
+
+class FakeResponse(ByteTokenizer):
+    """A tokenizer whose response template reads a call at each `!`."""
+
+    def parse_response(self, text: str, **options: Any) -> JsonObject:  # noqa: ARG002
+        return {"content": "", "tool_calls": [{"function": {"name": "bash", "arguments": {}}}] * text.count("!")}
+
+
+def test_the_last_call_of_a_cut_answer_is_text_where_a_response_template_reads_it() -> None:
+    template = ChatTemplate(FakeResponse())
+    for text, count in (("a", 0), ("a!", 0), ("a!!", 1)):
+        message = parse_message(template, text, BOTH, "", cut=True)
+        assert len(message.get("tool_calls") or ()) == count
+        assert message["content"] == ("a!" if text == "a!" else "")
+
+
+def test_the_last_call_of_a_cut_answer_is_text_where_a_parser_of_vllm_reads_it() -> None:
+    require_vllm()
+    show = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    parsers = VllmParsers("vllm:glm45", ChatTemplate(make_tokenizer(f"{{# <tool_call> </tool_call> #}}{show}")))
+    one = CUT[0][1] + "</tool_call>"
+    for text, count in ((one, 0), (one + one, 1)):
+        message = next(parsers.readings(text, MANY, "", cut=True))
+        assert len(message.get("tool_calls") or ()) == count
+        assert count or message["content"] == text
+
+
+@pytest.mark.parametrize("name", ["python", "browser", "container", "assistant", "python.run"])
+def test_a_tool_may_have_the_name_of_a_tool_of_the_provider(name: str) -> None:
+    text = "<|channel|>commentary to={}<|message|>{{}}<|call|>"
+    assert calls_in(text.format(f"functions.{name}"), "openai") == [(name, {})]
+    assert calls_in(text.format(name), "openai") == []
+
+
+@pytest.mark.timeout(60)  # a quadratic pattern takes minutes
+@pytest.mark.parametrize(
+    ("style", "start", "piece", "end"),
+    [
+        ("hermes", "", "\n", ""),
+        ("hermes", "<think>", "<tool_call>", ""),
+        ("deepseek_v3", "", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>bash ", ""),
+        ("deepseek_v3", "", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>bash\n```json\n", ""),
+        ("glm45", "<tool_call>bash", "<arg_key>a</arg_key><arg_value>", ""),
+        ("openai", "", "<|start|>assistant", ""),
+        ("gemma4", "", "<|tool_call>call:bash{n:", ""),
+        ("gemma4", "<|tool_call>call:bash{n:", "a:", '{<|"|>}}<tool_call|>'),
+        ("lfm2", "", "<|tool_call_start|>[bash(", ""),
+        ("lfm2", "<|tool_call_start|>[bash(a='", ", x=a", ")]<|tool_call_end|>"),
+    ],
+)
+def test_a_looping_answer_is_read_in_linear_time(style: str, start: str, piece: str, end: str) -> None:
+    read(start + piece * (300_000 // len(piece)) + end, BOTH, style)
 
 
 EDIT = {
