@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from ..actions import render_call
-from ..errors import MissingDependency, PolicyError, SandboxError, UsageError
+from ..errors import MissingDependency, PolicyError, SandboxError, SweGymError, UsageError
 from ..rollout import LiveEpisode, Plan, RolloutOptions, rollout
 from ..rollout.policies import ENDING, EpisodeSettings, PolicyReport
 from ..spaces import Info
@@ -328,7 +328,7 @@ def _serving(player: ClientPlayer, tools: list[ToolSpec]) -> Iterator[Callable[[
 
 
 class HttpPlace:
-    """A port of this machine's loopback, on which an episode is offered over streamable HTTP.
+    """A port of this machine's loopback, on which one episode is offered over streamable HTTP.
 
     Args:
         port: Port; 0 picks a free one.
@@ -344,13 +344,20 @@ class HttpPlace:
     def __init__(self, port: int, token: str) -> None:
         from .server import AccessRules, listen  # which stdio does not need
 
-        self._access = AccessRules(token, ())
-        self._socket = listen("127.0.0.1", port)
+        self._access = AccessRules(token, (), "call the server as 127.0.0.1 or localhost")
+        self._socket, self._used = listen("127.0.0.1", port, "choose another --port"), False
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}{PATH}"
 
     @contextlib.contextmanager
     def serving(self, player: ClientPlayer, tools: list[ToolSpec]) -> Iterator[Callable[[], object]]:
-        """Serve clients in a thread. No client is waited for: a session ends with the task."""
+        """Serve clients in a thread. No client is waited for: a session ends with the task.
+
+        Raises:
+            UsageError: It has served an episode already.
+        """
+        if self._used:
+            raise UsageError(f"{self.url} has offered an episode already: make a place for each episode")
+        self._used = True
         sessions = StreamableHTTPSessionManager(_make_server(player, tools))
         server = uvicorn.Server(self._config(sessions))
 
@@ -361,11 +368,19 @@ class HttpPlace:
         running = in_thread(lambda: asyncio.run(run()), "MCP server")
         running.add_done_callback(lambda _: player.leave())
         try:
-            yield lambda: None
+            yield lambda: self._check(running)
         finally:
             server.should_exit = True
             with contextlib.suppress(Exception):  # the block's own error counts
                 running.result(END_SECONDS)
+
+    def _check(self, running: "Future[None]") -> None:
+        """Raise an error if the server ended by itself."""
+        error = running.exception() if running.done() else None
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if error is not None:
+            raise SweGymError(f"the server at {self.url} failed ({error}): start it again") from error
 
     def _config(self, sessions: StreamableHTTPSessionManager) -> Any:
         async def answer(scope: Any, receive: Any, send: Any) -> None:
@@ -376,6 +391,7 @@ class HttpPlace:
 
         return uvicorn.Config(
             answer,
+            ws="none",  # a WebSocket is answered as the request that it starts with
             log_config=None,
             log_level=logging.CRITICAL,  # it reports each refused client as an error
             access_log=False,
@@ -398,7 +414,8 @@ def serve_mcp(plan: Plan, folder: Path, place: HttpPlace | None = None) -> None:
         place: Where it is offered over HTTP. None offers it over standard input and output.
 
     Raises:
-        UsageError: The plan is invalid, or a tool has the name of the server's own.
+        UsageError: The plan is invalid, a tool has the name of the server's own, or the place has offered an episode.
+        SweGymError: The server failed.
         KeyboardInterrupt: SIGTERM, raised once everything is closed and written.
     """
     player = ClientPlayer(plan)

@@ -169,8 +169,13 @@ async def _refuse_http(_request: Request) -> Response:
     return JSONResponse({"detail": "an HTTP request has no session: connect a WebSocket to /ws"}, 501)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, advice: str = "choose another --host or --port") -> socket.socket:
     """Open the listening socket.
+
+    Args:
+        host: Address to listen on.
+        port: Port; 0 picks a free one.
+        advice: What to do if it cannot be opened.
 
     Raises:
         UsageError: The address is unknown or in use.
@@ -181,9 +186,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # for its connections: asyncio leaves it unset
         return listening
     except OSError as error:
-        raise UsageError(
-            f"cannot listen on {host}, port {port} ({error.strerror}): choose another --host or --port"
-        ) from error
+        raise UsageError(f"cannot listen on {host}, port {port} ({error.strerror}): {advice}") from error
 
 
 def _config(app: Any, certificate: Path | None, key: Path | None) -> Any:
@@ -228,15 +231,19 @@ class AccessRules:
     Args:
         token: Token that clients send as `Authorization: Bearer TOKEN`. None accepts every client.
         allowed_hosts: Host names by which clients may call the server, besides localhost and IP addresses.
+        advice: What to do about another one.
 
     Raises:
         UsageError: The token is invalid.
     """
 
-    def __init__(self, token: str | None, allowed_hosts: Sequence[str]) -> None:
+    def __init__(
+        self, token: str | None, allowed_hosts: Sequence[str], advice: str = "start the server with --allow-host NAME"
+    ) -> None:
         self._token = token and token.strip()
         if self._token is not None and not (self._token and self._token.isprintable()):
-            raise UsageError("the token must be one line of text; None accepts every client")
+            raise UsageError("the token must be one line of text")
+        self._advice = advice
         self._hosts = {"localhost", *(name.lower() for name in allowed_hosts)}
 
     def refusal(self, request: HTTPConnection) -> tuple[int, str]:
@@ -244,7 +251,7 @@ class AccessRules:
         if "origin" in request.headers:
             return 403, "web pages may not use this server"
         if not self._is_known_host(request.headers.get("host", "")):
-            return 403, "unknown Host: start the server with --allow-host NAME"
+            return 403, f"unknown Host: {self._advice}"
         given = request.headers.get("authorization", "").encode("utf-8", "replace")
         wanted = f"Bearer {self._token}".encode()
         if self._token and request.scope["path"] != UNPROTECTED and not secrets.compare_digest(given, wanted):

@@ -138,6 +138,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def mcp(
+    context: typer.Context,
     task_id: Annotated[str | None, typer.Argument(metavar="TASK_ID", help="Task id (default: a random task).")] = None,
     options: Annotated[
         list[str] | None,
@@ -165,6 +166,9 @@ def mcp(
     if task_id and "=" in task_id:
         options = [task_id, *(options or [])]
         task_id = None
+    given_by = context.get_parameter_source("token")
+    if port is None and given_by is not None and given_by.name == "COMMANDLINE":
+        raise UsageError("--token needs --port: a client of standard input and output sends no token")
     name, source_options = source_of(source, source_option)
     chosen = task_id or _choose(name, source_options, seed)
     given = {"tools": tools_of(tools), "max_turns": max_turns}

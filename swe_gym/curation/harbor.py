@@ -25,7 +25,7 @@ from ..guests import bundle
 from ..sandboxes import default_image
 from ..sandboxes.contents import prepare_workspace
 from ..toml import VARIABLE
-from ..types import ExitCode, Task, TestCommand
+from ..types import ExitCode, SandboxNeeds, Task, TestCommand
 from .bundle import DATE
 
 AGENT_SECONDS = 1800.0
@@ -46,8 +46,7 @@ repo = {repo}
 
 [environment]
 workdir = {workdir}
-network_mode = "no-network"
-
+{needs}
 [environment.env]
 {env}
 [agent]
@@ -123,6 +122,9 @@ def _find_inexpressible(task: Task) -> Iterator[tuple[str, str]]:
     for field in ("setup_cmd", "start_patch", "hidden_paths"):
         if getattr(oracle, field):
             yield field, "Harbor has nothing like it"
+    for field in ("user", "activate", "build", "files"):
+        if getattr(task.needs, field):
+            yield f"needs.{field}", "it is not exported"
     for name, value in task.env.items():
         if VARIABLE.fullmatch(value):
             yield f"env.{name}", "Harbor would replace it by a variable of its own machine"
@@ -152,10 +154,22 @@ def _toml(task: Task) -> str:
         difficulty=_quote(task.difficulty),
         repo=_quote(task.repo),
         workdir=_quote(task.workdir),
+        needs="".join(f"{name} = {value}\n" for name, value in _needs(task.needs)),
         env="".join(f"{_quote(name)} = {_quote(value)}\n" for name, value in env.items()),
         agent_seconds=float(task.time_limit or AGENT_SECONDS),
         seconds=float(task.oracle.timeout),
     )
+
+
+def _needs(needs: SandboxNeeds) -> Iterator[tuple[str, str]]:
+    """Yield the fields of the table `environment` that state a task's network and limits, as TOML."""
+    if isinstance(needs.network, tuple):
+        yield "network_mode", _quote("allowlist")
+        yield "allowed_hosts", f"[{', '.join(map(_quote, needs.network))}]"
+    else:
+        yield "network_mode", _quote("public" if needs.network == "egress" else "no-network")
+    limits = {"cpus": needs.cpus, "memory_mb": needs.memory_mb, "storage_mb": needs.disk_mb}
+    yield from ((name, str(value)) for name, value in limits.items() if value is not None)
 
 
 def _quote(text: str) -> str:

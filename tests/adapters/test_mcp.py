@@ -17,8 +17,8 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from swe_gym.adapters.mcp import serve_mcp
-from swe_gym.errors import UsageError
+from swe_gym.adapters.mcp import HttpPlace, serve_mcp
+from swe_gym.errors import SweGymError, UsageError
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies.gold import _chunks
 from swe_gym.tasks import load_source
@@ -158,6 +158,15 @@ def test_a_client_without_the_token_or_a_web_page_is_refused(tmp_path: Path) -> 
                 (right, 400),  # no message of the protocol
             ]:
                 assert httpx2.post(url, headers=headers, json={}).status_code == status, headers
+            other = httpx2.post(url, headers={**right, "Host": "evil.example"}, json={})
+            assert other.text == "unknown Host: call the server as 127.0.0.1 or localhost\n"
+            upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+            socket = httpx2.get(url, headers={**right, **upgrade, "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="})
+            assert socket.status_code == 400, socket.text
+            words = [*command(tmp_path), "--port", url.rpartition(":")[2].partition("/")[0]]
+            second = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+            assert "choose another --port" in second.stderr
+            assert "--host" not in second.stderr
         finally:
             server.terminate()
         assert server.wait(SECONDS) in (-signal.SIGTERM, 143)
@@ -198,6 +207,29 @@ def test_a_tool_named_as_the_servers_own_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the tool 'start_task' is the server's own: rename"):
         serve_mcp(plan, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_cannot_serve_fails_and_a_place_serves_once(tmp_path: Path) -> None:
+    plan = Plan(source="toy", tasks=(TASK,), env={"backend": "local"}, policy="mcp")
+    place = HttpPlace(0, "secret")
+    place._socket.close()
+    with pytest.raises(SweGymError, match="the server at http.* failed .*descriptor"):
+        serve_mcp(plan, tmp_path / "run", place)
+    with pytest.raises(UsageError, match="has offered an episode already: make a place for each"):
+        serve_mcp(plan, tmp_path / "run", place)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_token_without_a_port_is_refused(tmp_path: Path) -> None:
+    def run(*more: str, **env: str) -> subprocess.CompletedProcess[str]:
+        words = command(tmp_path, *more)
+        env = {**os.environ, **env}
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, timeout=SECONDS)
+
+    refused = run("--token", "secret")
+    assert refused.returncode == 2
+    assert "--token needs --port" in refused.stderr
+    assert run(SWE_GYM_TOKEN="secret").returncode == 0
 
 
 def test_a_time_limit_may_be_longer_than_any_wait(tmp_path: Path) -> None:

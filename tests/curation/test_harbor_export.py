@@ -16,7 +16,7 @@ from swe_gym.guests.stand_alone import is_passed
 from swe_gym.sandboxes.local import problem
 from swe_gym.tasks import load_source
 from swe_gym.tasks.harbor import HarborSource
-from swe_gym.types import ExitCode, FilesWorkspace, Oracle, TarWorkspace, Task
+from swe_gym.types import ExitCode, FilesWorkspace, Oracle, SandboxNeeds, TarWorkspace, Task
 
 HIDDEN = """\
 import pytest
@@ -198,6 +198,20 @@ def test_files_of_an_export(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "needs",
+    [
+        SandboxNeeds(network="none"),
+        SandboxNeeds(network="egress", cpus=1.5),
+        SandboxNeeds(network=("pypi.org", "*.debian.org"), memory_mb=8192, disk_mb=20000),
+    ],
+)
+def test_network_and_limits_are_exported(tmp_path: Path, needs: SandboxNeeds) -> None:
+    export_harbor([pytest_task(needs=needs)], tmp_path / "out")
+    read = load_source("harbor", path=str(tmp_path / "out")).get("adder").needs
+    assert read.model_copy(update={"activate": None, "build": None}) == needs
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"workspace": None, "image": "i"}, "workspace: missing"),
@@ -207,6 +221,8 @@ def test_files_of_an_export(tmp_path: Path) -> None:
         ({"oracle": {"hidden_paths": ("x",)}}, "hidden_paths: Harbor has nothing like it"),
         ({"oracle": {"grader": "my:grader"}}, "grader: only the graders"),
         ({"env": {"KEY": "${SECRET}"}}, r"env\.KEY: Harbor would replace it"),
+        ({"needs": {"user": "nobody"}}, r"needs\.user: it is not exported"),
+        ({"needs": {"activate": True}}, r"needs\.activate: it is not exported"),
         ({"oracle": {"test_files": {"../x": ""}}}, r"test_files: \.\./x is outside the code"),
     ],
 )
