@@ -249,11 +249,12 @@ class Dockerfile:
 
     @property
     def user(self) -> str:
-        """The user of the image; empty if it is root, or if the file does not tell."""
+        """The user of the image, as in `name:group`; empty if it is root, or if the file does not tell."""
         user = ""
         for name, rest in self.steps:
             if name in ("FROM", "USER"):
-                user = rest if name == "USER" and re.fullmatch(r"[\w.-]+", rest) and rest not in ("root", "0") else ""
+                told = re.fullmatch(r"([\w.-]+)(:[\w.-]+)?", rest) if name == "USER" else None
+                user = rest if told and told[1] not in ("root", "0") else ""
         return user
 
     @property

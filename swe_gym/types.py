@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -52,20 +51,47 @@ HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z)(?:{LABEL}\.)+(?=[a-z]){LABEL}")
 """A host name with a domain. Its last label starts with a letter, so that no form of an address is one."""
 
 
+def _plain(host: str) -> str:
+    return host.strip().lower().removesuffix(".")
+
+
 def check_host(host: str) -> str:
     """Return an entry of an allow-list of hosts in its usual form.
 
     Raises:
         ValueError: It is not a host name, or `*.` and one.
     """
-    name = host.strip().lower().removesuffix(".")
+    name = _plain(host)
     if not HOST_NAME.fullmatch(name.removeprefix("*.")):
         raise ValueError("not a host name such as pypi.org, or *.pypi.org for all names below it")
     return name
 
 
-Hosts = Annotated[tuple[Annotated[str, AfterValidator(check_host)], ...], Field(min_length=1, max_length=1000)]
-"""Hosts that a sandbox may reach: names, or `*.` and a name, which stands for every name below it."""
+MOST_HOSTS = 1000
+
+
+def check_network(network: object) -> object:
+    """Return the network access of a sandbox, its hosts in their usual form.
+
+    Raises:
+        ValueError: It is neither "none" nor "egress" nor a list of hosts.
+    """
+    if isinstance(network, str) and network in ("none", "egress"):
+        return network
+    expected = 'expected none, egress or a list of hosts, such as ["pypi.org"]'
+    if not isinstance(network, list | tuple | set | frozenset) or not network:
+        raise ValueError(f"{expected}, not {repr(network)[:100]}")
+    if len(network) > MOST_HOSTS:
+        raise ValueError(f"{expected}: more than {MOST_HOSTS:,} hosts")
+    for host in network:
+        if not isinstance(host, str) or not HOST_NAME.fullmatch(_plain(host).removeprefix("*.")):
+            raise ValueError(f"{expected}: {repr(host)[:100]} is not a host name")
+    return tuple(map(_plain, network))
+
+
+Hosts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MOST_HOSTS)]
+NetworkAccess = Annotated[Literal["none", "egress"] | Hosts, BeforeValidator(check_network)]
+"""Network access of a sandbox: none, all, or hosts: names, or `*.` and a name, which stands for every name below it."""
 
 
 # --- actions ------------------------------------------------------------------------------------------
@@ -338,7 +364,7 @@ class SandboxNeeds(Frozen):
     cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory_mb: int | None = Field(default=None, gt=0)
     disk_mb: int | None = Field(default=None, gt=0)
-    network: Literal["none", "egress"] | Hosts | None = None
+    network: NetworkAccess | None = None
     activate: bool | None = None
     build: ImageBuild | None = None
     files: dict[str, FileContent] = {}

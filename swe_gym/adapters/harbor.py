@@ -159,14 +159,13 @@ class SweGymEnvironment(BaseEnvironment):
             image=image,
             build=build,
             workdir=dockerfile.choose_workdir(config.workdir or self._workdir),
-            network=self._network(),
             activate=False,
             ttl=LONGEST,
             start_timeout=config.build_timeout_sec,
             mounts=dict(map(_mount, self._host_mounts)),
             **{name: value for name, value in limits.items() if value is not None},
         )
-        return make_spec(spec, self._options)
+        return make_spec(spec, {"network": self._network(), **self._options})
 
     def _network(self) -> Literal["none", "egress"] | tuple[str, ...]:
         hosts = tuple(self.network_policy.allowed_hosts) if self._network_is_allowlist else ()

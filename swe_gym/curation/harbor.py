@@ -119,12 +119,12 @@ def _find_inexpressible(task: Task) -> Iterator[tuple[str, str]]:
         yield "fail_to_pass", "it names no test"
     if task.workspace is None:
         yield "workspace", "missing"
-    for field in ("setup_cmd", "start_patch", "hidden_paths"):
-        if getattr(oracle, field):
-            yield field, "Harbor has nothing like it"
-    for field in ("user", "activate", "build", "files"):
-        if getattr(task.needs, field):
-            yield f"needs.{field}", "it is not exported"
+    parts = [
+        ("", oracle, ("setup_cmd", "start_patch", "hidden_paths"), "Harbor has nothing like it"),
+        ("needs.", task.needs, ("user", "activate", "build", "files"), "it is not exported"),
+    ]
+    for place, part, fields, why in parts:
+        yield from ((f"{place}{field}", why) for field in fields if getattr(part, field))
     for name, value in task.env.items():
         if VARIABLE.fullmatch(value):
             yield f"env.{name}", "Harbor would replace it by a variable of its own machine"

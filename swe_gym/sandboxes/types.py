@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from ..errors import ConnectionEnded, SandboxClosed, SandboxLost, Unsupported, UsageError, unknown_name, wrong_fields
 from ..guests.runner.snapshots import check_entries
-from ..types import START_TIMEOUT, Frozen, Hosts, ImageBuild, JsonMapping, JsonObject, PythonEnv, Workspace
+from ..types import START_TIMEOUT, Frozen, ImageBuild, JsonMapping, JsonObject, NetworkAccess, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
 """Values of `SandboxSpec.min_isolation`, weakest first."""
@@ -63,7 +63,7 @@ class SandboxSpec(Frozen):
     memory_mb: int | None = Field(default=None, gt=0)
     disk_mb: int = Field(default=4096, gt=0)
     pids: int = Field(default=512, gt=0)
-    network: Literal["none", "egress"] | Hosts = "none"
+    network: NetworkAccess = "none"
     ttl: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_TTL))] = Field(default=6 * 3600.0, gt=0)
     start_timeout: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_START))] = Field(
         default=START_TIMEOUT, gt=0

@@ -409,7 +409,7 @@ def read_config(text: str, place: str) -> HarborConfig:
     return config
 
 
-ONE_NETWORK = "a sandbox keeps the network that it starts with. Set environment.network_mode only"
+ONE_NETWORK = "a sandbox keeps its network. Set environment.network_mode, with allowed_hosts, for all"
 ONE_SANDBOX = "all steps are judged in the policy's sandbox. Play this task with Harbor"
 ONE_USER = "another step's is root, which then is the user of the sandbox. Name the user of each step"
 HARBOR_ONLY = "swe_gym has nothing like it. Play this task with Harbor"
@@ -506,7 +506,8 @@ def _find_refused_services(config: HarborConfig) -> list[tuple[str, Json, str]]:
 
 def _another_network(table: Network, environment: Environment) -> str | None:
     """Return the mode of a network that is set and differs from the environment's."""
-    return None if table.policy in (None, environment.network) else table.network_mode
+    given, kept = (frozenset(one) if isinstance(one, tuple) else one for one in (table.policy, environment.network))
+    return None if given in (None, kept) else table.network_mode
 
 
 def _unless(allowed: bool, value: Json) -> Json:

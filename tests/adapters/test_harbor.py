@@ -303,6 +303,11 @@ def test_a_prebuilt_image_plays_in_a_pod(tmp_path: Path, base: str) -> None:
             {"network_policy": NetworkPolicy(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=["1.1.1.1"])},
             "network_mode='allowlist' with IPv4 address",
         ),
+        (
+            {},
+            {"network_policy": NetworkPolicy(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=["db"])},
+            "network: expected none, egress or a list of hosts.*: 'db' is not a host name",
+        ),
         ({}, {"bakend": "docker"}, "bakend"),
         ({}, {"backend": "nothing"}, "backend"),
         ({}, {"sandbox_options": {"tier": "process"}}, "tier"),

@@ -213,7 +213,7 @@ def test_a_server_that_cannot_serve_fails_and_a_place_serves_once(tmp_path: Path
     plan = Plan(source="toy", tasks=(TASK,), env={"backend": "local"}, policy="mcp")
     place = HttpPlace(0, "secret")
     place._socket.close()
-    with pytest.raises(SweGymError, match="the server at http.* failed .*descriptor"):
+    with pytest.raises(SweGymError, match=r"the server at http.* failed .*descriptor"):
         serve_mcp(plan, tmp_path / "run", place)
     with pytest.raises(UsageError, match="has offered an episode already: make a place for each"):
         serve_mcp(plan, tmp_path / "run", place)

@@ -328,8 +328,26 @@ def test_a_greeting_in_several_records_is_read() -> None:
 def test_what_is_no_host_name_is_refused(host: str) -> None:
     with pytest.raises(ValueError, match="not a host name"):
         check_host(host)
-    with pytest.raises(UsageError, match="network"):
+    with pytest.raises(UsageError, match="network: expected none, egress or a list of hosts"):
         make_spec(SandboxSpec(), {"network": [host]})
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (["pypi.org", "localhost"], "'localhost' is not a host name"),
+        (["egress"], "'egress' is not a host name"),
+        ([1], "1 is not a host name"),
+        ("pypi.org", "not 'pypi.org'"),
+        ([], r"not \[\]"),
+        (None, "not None"),
+        (["a.org"] * 1001, "more than 1,000 hosts"),
+    ],
+)
+def test_an_invalid_network_is_refused_in_one_sentence(network: object, said: str) -> None:
+    expected = rf'sandbox options: network: expected none, egress or a list of hosts, such as \["pypi.org"\][:,] {said}'
+    with pytest.raises(UsageError, match=f"^{expected}$"):
+        make_spec(SandboxSpec(), {"network": network})
 
 
 def test_names_have_one_form() -> None:

@@ -8,6 +8,7 @@ import pytest
 from harbor_folders import NAME, SOLVE, TEST, TOML, harbor_task
 
 from swe_gym.errors import TaskError, UsageError
+from swe_gym.grading.in_place import judging_seconds
 from swe_gym.task_folder import LARGEST_TREE, MOST_FILES
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import FileSource, write_tasks
@@ -132,6 +133,21 @@ def test_the_name_of_a_built_image_stands_for_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("step", "user"),
+    [
+        ("USER nobody", "nobody"),
+        ("USER nobody:sys", "nobody:sys"),
+        ("USER 65534:3", "65534:3"),
+        ("USER root:sys", None),
+        ("USER $NAME", None),
+    ],
+)
+def test_the_policy_is_the_user_of_the_dockerfile(tmp_path: Path, step: str, user: str | None) -> None:
+    task = read(tmp_path, "", **{"environment/Dockerfile": f"FROM a\nRUN b\nWORKDIR /app\n{step}\n"})
+    assert (task.needs.user, script_of(task).policy_user) == ("root" if user else None, user)
+
+
+@pytest.mark.parametrize(
     ("step", "message"),
     [
         ("ENTRYPOINT ['/start']", "Harbor runs it at the start"),
@@ -192,6 +208,11 @@ def test_needs_are_honoured(tmp_path: Path, toml: str, field: str, expected: obj
             ("a.org",),
         ),
         (
+            "network_mode = 'allowlist'\nallowed_hosts = ['a.org', 'b.org']\n"
+            "[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['b.org', 'a.org', 'B.org']",
+            ("b.org", "a.org", "b.org"),
+        ),
+        (
             "[verifier]\nenvironment_mode = 'separate'\n[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']",
             ("a.org",),
         ),
@@ -224,16 +245,16 @@ def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str
         ("memory = '2X'", r'environment = .*: not a size such as "2G"'),
         ("memory = '1G'\nmemory_mb = 2", r"memory and memory_mb contradict each other"),
         ("work_dir = '/x'", r"environment\.work_dir = '/x': unknown field"),
-        ("[agent]\nnetwork_mode = 'public'", r"agent\.network_mode = 'public': a sandbox keeps the network"),
+        ("[agent]\nnetwork_mode = 'public'", r"agent\.network_mode = 'public': a sandbox keeps its network"),
         (
             "[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']",
-            r"agent\.network_mode = 'allowlist': a sandbox keeps the network",
+            r"agent\.network_mode = 'allowlist': a sandbox keeps its network.*allowed_hosts",
         ),
         ("[agent]\ntimeout_sec = 0", r"agent\.timeout_sec = 0"),
         ("[verifier]\nnetwork_mode = 'public'", r"verifier\.network_mode = 'public'"),
         (
             "[verifier]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']",
-            r"verifier\.network_mode = 'allowlist': a sandbox keeps the network",
+            r"verifier\.network_mode = 'allowlist': a sandbox keeps its network.*allowed_hosts",
         ),
         (
             "[verifier]\nenvironment_mode = 'shared'\n[verifier.environment]\ncpus = 1",
@@ -252,7 +273,7 @@ def test_the_network_is_that_of_the_task(tmp_path: Path, toml: str, network: str
         ),
         (
             "[verifier.environment]\n[agent]\nnetwork_mode = 'public'\n[[verifier.collect]]\ncommand = 'dump'",
-            r"agent\.network_mode = 'public': a sandbox keeps the network",
+            r"agent\.network_mode = 'public': a sandbox keeps its network",
         ),
         (
             "[[verifier.collect]]\ncommand = 'dump'\nservice = 'db'",
@@ -395,6 +416,7 @@ def test_a_verifiers_own_image_holds_the_tests(tmp_path: Path) -> None:
     assert verifier is not None
     assert verifier.image.startswith(f"swe-gym/harbor-{NAME}-verifier:")
     assert verifier.needs.build == ImageBuild(context=str(tmp_path / "built" / NAME / "tests"), timeout=600)
+    assert judging_seconds(built) == judging_seconds(built.in_image("i")) + 600
     assert script_of(built.in_image("i")).verifier.needs.build is None  # type: ignore[union-attr]
     with pytest.raises(TaskError, match=r"tests/docker-compose\.yaml: services of"):
         read(tmp_path / "services", SEPARATE, **{"tests/docker-compose.yaml": ""})

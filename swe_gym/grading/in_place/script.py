@@ -91,17 +91,22 @@ def begin_verifier(task: Task, sandbox: Sandbox) -> None:
 
 
 def judging_seconds(task: Task) -> float:
-    """Return the seconds that setup and judging of a task in place may take: a control run may repeat each part."""
+    """Return the seconds that images, setup and judging of a task in place may take: a control run may repeat judging.
+
+    Images are built once.
+    """
     script = task.oracle.in_place
+    needs = [task.needs, *([script.verifier.needs] if script and script.verifier else [])]
+    builds = sum(one.build.timeout for one in needs if one.build)
     if script is None:
-        return 0.0
+        return builds
     steps = steps_of(task)
     checks = filter(None, [script.healthcheck, *(step.healthcheck for step in script.steps)])
     waits = sum(check.start_period + check.retries * (check.timeout + check.interval) for check in checks)
     setups = SETUP_SECONDS * sum(bool(step.setup) for step in script.steps)
     judged = sum(step.oracle.timeout + sum(hook.timeout for hook in _script_of(step).collect) for step in steps)
     solutions = sum(step.time_limit or step.oracle.timeout for step in steps)
-    return 2 * (waits + setups + judged) + solutions
+    return builds + 2 * (waits + setups + judged) + solutions
 
 
 def steps_of(task: Task) -> list[Task]:
