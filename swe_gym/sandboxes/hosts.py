@@ -99,7 +99,7 @@ class HostProxy:
     """Serves the connections of a forwarded port.
 
     Args:
-        hosts: Entries as `check_host` returns them.
+        hosts: Entries as `check_network` returns them.
         name: Name of the sandbox, for logs.
         dial: Connects to a host.
     """
