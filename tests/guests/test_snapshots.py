@@ -3,9 +3,11 @@
 import contextlib
 import os
 import shutil
+import socket
 import stat
+import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swe_gym.guests.runner.snapshots import COARSE_CLOCK, Snapshots
+from swe_gym.guests.runner.snapshots import COARSE_CLOCK, Snapshots, date_of_change
 
 NAMES = st.sampled_from(["a", "b", "c", "odd\nname", "\udcff", "x y", "é"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
@@ -165,3 +167,135 @@ def test_a_clock_that_was_set_back_hides_no_change(tmp_path: Path) -> None:
 def test_the_start_must_be_marked(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="the start of the sandbox was not marked"):
         take(Snapshots(), str(tmp_path))
+
+
+def take_while(
+    snapshots: Snapshots, root: str, number: int, change: Callable[[], object]
+) -> tuple[dict[str, Any], bytes]:
+    """Take a snapshot, and make a change between two steps of it."""
+    steps = snapshots.snapshot({"path": root, "max_bytes": 1 << 28, "in_place": {}, "timeout": 9.0}, b"")
+    for _ in range(number):
+        next(steps)
+    change()
+    reply, data = carry_out(steps)
+    return reply["entries"], data
+
+
+def test_a_file_that_vanishes_takes_nothing_with_it(tmp_path: Path) -> None:
+    parent, child = tmp_path / "parent", tmp_path / "child"
+    for root in (parent, child):
+        for name in ("m", "z"):
+            edit(str(root), "write", f"src/{name}", b"old")
+    snapshots = mark(str(parent))
+    for name in ("big", "j.tmp", "m", "z"):
+        edit(str(parent), "write", f"src/{name}", b"new")
+    edit(str(parent), "mkdir", "src/j.folder")
+    folder = parent / "src"
+    entries, data = take_while(
+        snapshots, str(parent), 3, lambda: [(folder / "j.tmp").unlink(), (folder / "j.folder").rmdir()]
+    )
+    assert entries["src"][5] == ["big", "m", "z"]
+    restore(str(child), entries, data)
+    assert describe(str(child)).keys() == describe(str(parent)).keys()
+    assert [(child / "src" / name).read_text() for name in ("big", "m", "z")] == ["new"] * 3
+
+
+def test_a_folder_that_is_exchanged_for_a_link_is_not_followed(tmp_path: Path) -> None:
+    secret, home = tmp_path / "secret", tmp_path / "home"
+    edit(str(secret), "write", "c/answer", b"SECRET")
+    home.mkdir()
+    snapshots = mark(str(tmp_path))
+    edit(str(home), "write", "b/0big", bytes(3 << 20))
+    edit(str(home), "write", "b/c/answer", b"mine")
+    seen = []
+    for number in range(1, 9):
+
+        def exchange() -> None:
+            (home / "b").rename(home / "b2")
+            (home / "b").symlink_to("../secret")
+
+        entries, data = take_while(snapshots, str(tmp_path), number, exchange)
+        seen.append(list(entries))
+        (home / "b").unlink()
+        (home / "b2").rename(home / "b")
+        assert b"SECRET" not in data
+    assert any("home/b/0big" in names for names in seen)
+
+
+def test_a_socket_in_the_place_of_a_file_removes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent, child = tmp_path / "parent", tmp_path / "child"
+    for root in (parent, child):
+        edit(str(root), "write", "conf", b"old")
+    snapshots = mark(str(parent))
+    (parent / "conf").unlink()
+    monkeypatch.chdir(parent)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("conf")
+        restore(str(child), *take(snapshots, str(parent)))
+    assert list(child.iterdir()) == []
+
+
+def test_what_is_written_just_after_the_start_is_taken(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    edit(root, "write", "old", b"old")
+    before = os.stat(root).st_mtime_ns
+    snapshots = Snapshots()
+    carry_out(snapshots.mark({"path": root, "age": -1.0, "identified": False, "timeout": 9.0}, b""))
+    assert (os.stat(root).st_mtime_ns, os.listdir(root)) == (before, ["old"])
+    edit(root, "write", "new", b"new")
+    assert "new" in take(snapshots, root)[0]
+    assert date_of_change("/proc", 1) == 1
+
+
+@pytest.fixture
+def two_roots() -> Iterator[list[str]]:
+    """Folders that every user may use."""
+    roots = [tempfile.mkdtemp() for _ in range(2)]
+    for root in roots:
+        os.chmod(root, 0o777)
+    yield roots
+    for root in roots:
+        shutil.rmtree(root)
+
+
+def as_nobody(work: Callable[[], object]) -> None:
+    """Do something as a user without rights, in a process of its own. It must return something true."""
+    child = os.fork()
+    if not child:
+        try:
+            os.setuid(65534)
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_read_only_folders_and_those_of_others_without_root(two_roots: list[str]) -> None:
+    def forks_of_a_read_only_folder() -> bool:
+        for root in two_roots:
+            edit(root, "write", "cache/deep/f", b"old")
+            edit(root, "write", "gone/deep/f", b"old")
+            for name in ("cache/deep", "gone/deep", "gone", "cache"):
+                os.chmod(f"{root}/{name}", 0o555)
+        parent, child = two_roots
+        snapshots = mark(parent)
+        for name in ("gone", "gone/deep", "cache"):
+            os.chmod(f"{parent}/{name}", 0o755)
+        edit(parent, "write", "cache/new", b"new")
+        shutil.rmtree(f"{parent}/gone")
+        restore(child, *take(snapshots, parent))
+        return {name: row[2] for name, row in describe(parent).items()} == {
+            name: row[2] for name, row in describe(child).items()
+        }
+
+    def names_a_file_that_it_cannot_read() -> bool:
+        snapshots = mark(two_roots[0])
+        edit(two_roots[0], "write", "mine", b"mine")
+        os.chmod(f"{two_roots[0]}/mine", 0)
+        with pytest.raises(OSError, match="/mine: Permission denied"):
+            take(snapshots, two_roots[0])
+        return True
+
+    as_nobody(forks_of_a_read_only_folder)
+    as_nobody(names_a_file_that_it_cannot_read)

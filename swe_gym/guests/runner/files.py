@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 FILE_CHUNK = 1 << 20
 
 
-def open_regular(path: str, flags: int = 0) -> "io.FileIO":
-    """Open a regular file to read. A pipe or a device, even one made a moment ago, is refused without waiting.
+def open_regular(path: str, flags: int = 0, folder: "int | None" = None) -> "io.FileIO":
+    """Open a regular file to read, below `folder` if the path is relative. A pipe or a device, even one made a moment ago, is refused without waiting.
 
     Raises:
         OSError: Not a regular file, or it cannot be opened.
     """
-    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags))
+    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise IsADirectoryError(errno.EISDIR, "not a regular file")

@@ -10,6 +10,7 @@ nothing below it was written, so it is not searched. If such folders can be move
 tells which of the changed ones are in place.
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -21,7 +22,8 @@ from .files import FILE_CHUNK, LONGEST_NAMES, check_folder, open_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    import io
+    from collections.abc import Generator, Iterable, Iterator
     from typing import Any
 
     from ..protocol import (
@@ -44,6 +46,9 @@ NOT_ON_DISK = frozenset(
 )
 MOST_FOLDERS = 20000  # that `mark` keeps where all can be moved
 MOST_ENTRIES = 200000
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EINVAL))
+"""What the name of a file gives that was removed or replaced meanwhile."""
 SLACK = 60.0  # seconds that a message may be under way
 SMALLEST_STEP = 0.1  # seconds; a clock that is wrong by less is slowed down instead
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems date changes
@@ -83,14 +88,17 @@ class Snapshots:
 
     def mark(self, request: "MarkRequest", _: bytes) -> "Steps[Nothing]":
         self.kept.clear()
-        self.since = int(time.clock_gettime(COARSE_CLOCK) * 1e9) - 1000  # a float is not exact
+        self.since = None
+        since = int(time.clock_gettime(COARSE_CLOCK) * 1e9) - 1000  # a float is not exact
         self.drift = time.time() - time.monotonic()
         self.identified = request["identified"]
         old = request["age"]
         self.horizon = int((time.time() - old - SLACK) * 1e9) if old >= 0 else 0
         places, mounts = find_places(request["path"])
+        since = min([since] + [date_of_change(place.path, since) for place in places])
         for place in places:
             yield from self.keep(place, mounts)
+        self.since = since
         return {}, b""
 
     def keep(self, place: WrittenMount, mounts: "set[str]") -> "Generator[None, None, None]":
@@ -167,8 +175,31 @@ class Snapshots:
         return {}, b""
 
 
+def date_of_change(folder: str, now: int) -> int:
+    """Return the date that a file system gives to a change in a folder now, or one before it; `now` if it is unknown.
+
+    The clock of a file system may be that of another machine, or count whole seconds.
+    """
+    named = os.path.join(folder, ".swe-gym-%s" % os.urandom(8).hex())
+    for path, flags in (folder, os.O_TMPFILE), (named, os.O_CREAT | os.O_EXCL):
+        try:
+            before = os.stat(folder)
+            fd = os.open(path, flags | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        except OSError:  # files of this file system have names, or only another user can make one
+            continue
+        found = os.fstat(fd).st_ctime_ns
+        os.close(fd)
+        if path == named:
+            os.unlink(named)
+            with contextlib.suppress(OSError):  # the folder of another user
+                os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return found if found % 10**9 else found - 10**9
+    return now
+
+
 def find_places(root: str) -> "tuple[list[WrittenMount], set[str]]":
     """Return the mounts to search, and the paths of all mounts. Below a folder of its own, a sandbox has none."""
+    root = os.path.realpath(root)
     if root != "/":
         return [WrittenMount(root)], set()
     found: dict[str, WrittenMount] = {}
@@ -215,7 +246,7 @@ class Taking:
 
     def __init__(self, marked: Snapshots, root: str, since: int, max_bytes: int, in_place: "dict[str, int]") -> None:
         self.marked = marked
-        self.root = root
+        self.root = os.path.realpath(root)
         self.since = since
         self.left = max_bytes
         self.max_bytes = max_bytes
@@ -252,41 +283,67 @@ class Taking:
         while todo:
             yield
             path, whole = todo.pop()
-            try:
-                info = os.lstat(path)
-                yield from self.visit(place, path, info, whole, todo)
-            except (FileNotFoundError, NotADirectoryError):  # a process removed it meanwhile
-                continue
-            except PermissionError:
-                if info.st_uid == os.geteuid():
-                    raise
-                continue  # of another user, who alone can change it
+            files: list[tuple[str, os.stat_result]] = []
+            with contextlib.ExitStack() as opened:
+                with self.meet(path):
+                    info = os.lstat(path)
+                    old = place.layered and path != place.path and info.st_ctime_ns < self.marked.horizon
+                    if whole or not old:
+                        fd = open_folder(path)
+                        opened.callback(os.close, fd)
+                        files = self.search(place, path, fd, whole, todo)
+                for name, info in files:
+                    with self.meet(os.path.join(path, name)):
+                        yield from self.take(os.path.join(path, name), name, info, fd)
 
-    def visit(
-        self, place: WrittenMount, path: str, info: os.stat_result, whole: bool, todo: "list[tuple[str, bool]]"
-    ) -> "Generator[None, None, None]":
-        """Take a folder and its files, and add the folders in it to `todo`. `whole`: also what has not changed."""
+    @contextlib.contextmanager
+    def meet(self, path: str) -> "Iterator[None]":
+        """Leave out one file or folder that is gone meanwhile, or that another user alone can read and change.
+
+        Raises:
+            OSError: It cannot be read for another reason. The message names it.
+        """
+        try:
+            yield
+        except OSError as error:
+            if error.errno in GONE and path != self.root:
+                above = self.entries.get(self.name_of(os.path.dirname(path)))
+                if above and os.path.basename(path) in above[5]:
+                    above[5].remove(os.path.basename(path))
+            elif not (error.errno in (errno.EACCES, errno.EPERM) and is_of_another(path)):
+                said = str(error.strerror)
+                raise OSError(error.errno, said if path in said else "%s: %s" % (path, said)) from error
+
+    def search(
+        self, place: WrittenMount, path: str, fd: int, whole: bool, todo: "list[tuple[str, bool]]"
+    ) -> "list[tuple[str, os.stat_result]]":
+        """Return the files of a folder to take, and add the folders in it to `todo`. `whole`: also what is unchanged.
+
+        The descriptor is read: what takes the place of the folder meanwhile is not followed.
+        """
+        info = os.fstat(fd)
         changed = info.st_ctime_ns >= self.since
         whole = whole or (changed and self.has_moved(place, path, info))
-        old = place.layered and path != place.path and info.st_ctime_ns < self.marked.horizon
-        if old and not whole:
-            return
-        with os.scandir(path) as entries:
-            found = sorted(entries, key=lambda one: one.name)
-        taken = []
-        for one in found:
-            if one.path in self.mounts:
+        names, files = [], []
+        for name in sorted(os.listdir(fd)):
+            if os.path.join(path, name) in self.mounts:
+                names.append(name)
                 continue
-            if one.is_dir(follow_symlinks=False):
-                todo.append((one.path, whole))
+            try:
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            except FileNotFoundError:
                 continue
-            status = one.stat(follow_symlinks=False)
-            if whole or status.st_ctime_ns >= self.since:
-                taken.append((one.path, status))
-        if whole or changed or taken:  # its time would change when a file in it is restored
-            self.add(path, FOLDER, info, [one.name for one in found])
-        for file, status in taken:
-            yield from self.take(file, status)
+            written = whole or status.st_ctime_ns >= self.since
+            if stat.S_ISDIR(status.st_mode):
+                todo.append((os.path.join(path, name), whole))
+            elif written and stat.S_ISSOCK(status.st_mode):
+                continue
+            elif written:
+                files.append((name, status))
+            names.append(name)
+        if whole or changed or files:  # its time would change when a file in it is restored
+            self.add(path, FOLDER, info, names)
+        return files
 
     def has_moved(self, place: WrittenMount, path: str, info: os.stat_result) -> bool:
         """Return whether a folder that changed may have been elsewhere at the start."""
@@ -299,9 +356,13 @@ class Taking:
             return False
         return not self.marked.is_identified(place) or self.in_place.get(path) != info.st_ino
 
-    def add(self, path: str, kind: str, info: os.stat_result, more: object) -> None:
+    def name_of(self, path: str) -> str:
         name = os.path.relpath(path, self.root)
-        self.entries["" if name == "." else name] = [
+        return "" if name == "." else name
+
+    def add(self, path: str, kind: str, info: os.stat_result, more: object) -> None:
+        name = self.name_of(path)
+        self.entries[name] = [
             *(kind, stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid, info.st_mtime_ns),
             more,
         ]
@@ -309,46 +370,71 @@ class Taking:
         if len(self.entries) > MOST_ENTRIES or self.names > LONGEST_NAMES:
             raise OSError(errno.EFBIG, "more than %d files and folders were written, or too long paths" % MOST_ENTRIES)
 
-    def take(self, path: str, info: os.stat_result) -> "Generator[None, None, None]":
-        key = info.st_dev, info.st_ino
+    def take(self, path: str, name: str, info: os.stat_result, folder: int) -> "Generator[None, None, None]":
         if stat.S_ISLNK(info.st_mode):
-            self.add(path, LINK, info, os.readlink(path))
+            self.add(path, LINK, info, os.readlink(name, dir_fd=folder))
         elif stat.S_ISFIFO(info.st_mode):
             self.add(path, PIPE, info, None)
-        elif key in self.links:
-            self.add(path, SAME, info, self.links[key])
         elif stat.S_ISREG(info.st_mode):
-            if info.st_size > self.left:
-                text = "%s has %d bytes, and what was written would have more than %d" % (
-                    path,
-                    info.st_size,
-                    self.max_bytes,
-                )
-                raise OSError(errno.EFBIG, text)
-            size = yield from self.read(path, info.st_size)
-            self.add(path, FILE, info, size)
-            if info.st_nlink > 1:
-                self.links[key] = os.path.relpath(path, self.root)
+            with open_regular(name, os.O_NOFOLLOW, folder) as file:
+                yield from self.read(path, file)
 
-    def read(self, path: str, left: int) -> "Generator[None, None, int]":
-        """Read at most `left` bytes: a file may grow for ever."""
-        size = 0
-        with open_regular(path, os.O_NOFOLLOW) as file:
-            while left > 0:
-                chunk = file.read(min(FILE_CHUNK, left))
-                if not chunk:
-                    break
-                self.chunks.append(chunk)
-                size += len(chunk)
-                left -= len(chunk)
-                yield
-        self.left -= size
-        return size
+    def read(self, path: str, file: "io.FileIO") -> "Generator[None, None, None]":
+        """Take a regular file, no more of it than it has now: it may grow for ever."""
+        info = os.fstat(file.fileno())
+        key = info.st_dev, info.st_ino
+        if key in self.links:
+            self.add(path, SAME, info, self.links[key])
+            return
+        if info.st_size > self.left:
+            text = "%s has %d bytes, and what was written would have more than %d"
+            raise OSError(errno.EFBIG, text % (path, info.st_size, self.max_bytes))
+        left, chunks = info.st_size, []
+        while left > 0:
+            chunk = file.read(min(FILE_CHUNK, left))
+            if not chunk:
+                break
+            chunks.append(chunk)
+            left -= len(chunk)
+            yield
+        self.chunks += chunks
+        self.left -= info.st_size - left
+        self.add(path, FILE, info, info.st_size - left)
+        if info.st_nlink > 1:
+            self.links[key] = self.name_of(path)
+
+
+def open_folder(path: str) -> int:
+    """Open a folder to list it. One that is reached through a link was replaced meanwhile.
+
+    Raises:
+        OSError: It is gone, or it cannot be listed.
+    """
+    fd = os.open(path, FOLDER_FLAGS)
+    try:
+        found = os.readlink("/proc/self/fd/%d" % fd)
+    except OSError as error:
+        os.close(fd)
+        raise OSError(errno.ENOSYS, "/proc, which tells what was opened, is not there") from error
+    if found != path:
+        os.close(fd)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return fd
+
+
+def is_of_another(path: str) -> bool:
+    """Return whether a file belongs to another user than the runner's."""
+    try:
+        return os.lstat(path).st_uid != os.geteuid()
+    except OSError:
+        return False
 
 
 def check_entries(entries: "dict[str, Entry]", size: int) -> None:
     """Refuse entries that could write elsewhere, or that do not fit to the content."""
     total, files = 0, set()
+    if len(entries) > MOST_ENTRIES:
+        raise OSError(errno.EINVAL, "refused %d entries: more than %d" % (len(entries), MOST_ENTRIES))
     for name, entry in entries.items():
         kind, mode, user, group, when, more = entry
         parts = name.split("/")
@@ -385,7 +471,17 @@ def clear(place: str) -> None:
     except FileNotFoundError:
         pass
     except IsADirectoryError:
+        unlock(place)
+        for path, folders, _ in os.walk(place):
+            for name in folders:
+                unlock(os.path.join(path, name))
         shutil.rmtree(place)
+
+
+def unlock(folder: str) -> None:
+    """Let the runner write to a folder of its own user, which may be read-only; root may always."""
+    if os.geteuid() and not os.path.islink(folder) and not is_of_another(folder):
+        os.chmod(folder, 0o700)
 
 
 def put_folder(place: str, names: "Iterable[str]", mounts: "set[str]") -> None:
@@ -393,6 +489,7 @@ def put_folder(place: str, names: "Iterable[str]", mounts: "set[str]") -> None:
     if os.path.islink(place) or not os.path.isdir(place):
         clear(place)
         os.mkdir(place, 0o700)
+    unlock(place)
     kept = set(names)
     with os.scandir(place) as entries:
         gone = [one.path for one in entries if one.name not in kept]
@@ -428,6 +525,8 @@ def put_special(root: str, place: str, entry: "Entry") -> None:
 def put_status(place: str, entry: "Entry") -> None:
     """Set owner, mode and time, in this order: a change of owner clears setuid."""
     kind, mode, user, group, when = entry[:5]
+    if os.geteuid() and is_of_another(place):
+        return  # who alone can change it
     if os.geteuid() == 0:
         os.chown(place, user, group, follow_symlinks=False)
     if kind != LINK:
