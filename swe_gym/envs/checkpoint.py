@@ -16,6 +16,8 @@ from ..cache import digest
 from ..errors import UsageError, wrong_fields
 from ..files import write_text
 from ..sandboxes import Sandbox, Snapshot
+from ..spaces import Info
+from ..tools import bound
 from ..types import Frozen, JsonObject, Task
 
 
@@ -30,7 +32,7 @@ class EpisodeCheckpoint(Frozen):
 
     Attributes:
         version: Version of the format.
-        id: Digest of the point. Two equal states have the same.
+        id: Digest of the point.
         parent: `id` of the point from which its episode started; empty if that is the task's own start.
         task_id: Task id.
         start: What the sandbox began with. A point fits to a sandbox with the same start only.
@@ -99,13 +101,31 @@ class EpisodeCheckpoint(Frozen):
         except (ValueError, RecursionError, UsageError) as error:
             raise UsageError(f"{path} cannot be used: {error}") from error
 
+    @classmethod
+    def among(cls, options: Info | None) -> Self | None:
+        """Return the checkpoint among the options of `reset`; None without one."""
+        value = (options or {}).get("checkpoint")
+        return None if value is None else cls.of(value)
+
+    def turns_with(self, last: str, longest: int) -> list[tuple[str, str]]:
+        """Return the actions and observations of an episode that continues here, as its policy knows them.
+
+        The first observation is that of the task, and its action is empty.
+
+        Args:
+            last: Observation that `reset` returned. It takes the place of the last one.
+            longest: Maximum length of an observation.
+        """
+        seen = [bound(text, longest) for text in (self.observation, *self.observations)]
+        return list(zip(("", *self.actions), [*seen[:-1], last], strict=True))
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the checkpoint to a file, for `read`. It replaces a file."""
         write_text(Path(path), json.dumps(self.model_dump(mode="json")))
 
     def named(self) -> Self:
         """Return the checkpoint with its `id`."""
-        parts = self.model_dump(mode="json", exclude={"id", "seconds", "files"})
+        parts = self.model_dump(mode="json", exclude={"id", "files"})
         return self.model_copy(update={"id": digest(parts, hashlib.sha256(self.files).hexdigest())})
 
     def _whole(self) -> Self:
@@ -142,13 +162,9 @@ class EpisodeCheckpoint(Frozen):
 
 
 def start_of_task(task: Task, backend: str, image: str | None) -> dict[str, str]:
-    """Return what is known of the start of an episode before a sandbox is opened."""
-    oracle = task.oracle
-    return {
-        "backend": backend,
-        "image": image or "",
-        "task": digest(task.workdir, task.env, str(task.python), oracle.start_patch, list(oracle.hidden_paths)),
-    }
+    """Return what is known of the start of an episode before a sandbox is opened: of the task, only a digest."""
+    facts = task.in_image("").model_dump(mode="json", exclude={"repo", "difficulty", "tags", "metadata"})
+    return {"backend": backend, "image": image or "", "task": digest(facts, str(task.python))}
 
 
 def start_in(sandbox: Sandbox) -> dict[str, str]:

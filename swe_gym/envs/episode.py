@@ -19,7 +19,6 @@ from ..sandboxes import Sandbox
 from ..spaces import Info
 from ..tools import ToolContext, shorten
 from ..types import Action, Reward, Task, TestStatus, ToolResult, Verdict
-from .checkpoint import EpisodeCheckpoint
 from .group import SandboxGroup
 
 Outcome = Literal["running", "submitted", "agent_limit", "infra_failed"]
@@ -81,7 +80,8 @@ class EpisodeState:
         turns: All turns since the start of the task, of which a policy without tools has none.
         seed: Seed of `reset`.
         began: `time.monotonic()` at its start, less the time that was used before its checkpoint.
-        parent: EpisodeCheckpoint that it started from; None if that was the start of the task.
+        parent: `id` of the checkpoint that it started from; empty if that was the start of the task.
+        branch_turn: Turns before that checkpoint.
         seconds: Wall-clock seconds by activity: "start", "tools", "grading".
     """
 
@@ -110,12 +110,19 @@ class EpisodeState:
     turns: list[ShownTurn] = dataclasses.field(default_factory=list)
     seed: int | None = None
     began: float = 0.0
-    parent: EpisodeCheckpoint | None = None
+    parent: str = ""
+    branch_turn: int = 0
     seconds: dict[str, float] = dataclasses.field(default_factory=lambda: {"start": 0.0, "tools": 0.0, "grading": 0.0})
 
     def reward_value(self) -> float:
         """Return the reward of the last step: 0.0 until the work is graded."""
         return float(self.reward.value) if self.reward else 0.0
+
+    def pause(self, seconds: float) -> None:
+        """Leave out seconds of its time limits that the policy did not use."""
+        self.began += seconds
+        self.ends += seconds
+        self.context.deadline += seconds
 
     def limit_reached(self) -> str:
         """Return the first limit of the whole episode that is reached; empty if there is none."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import math
 import os
 import sys
@@ -59,6 +61,8 @@ from .episode import (
 )
 from .group import SandboxGroup, task_spec
 from .tool_env import ToolEnv
+
+logger = logging.getLogger(__name__)
 
 MAX_ACTION = 1_000_000
 """Maximum length of an action in characters. A longer one is invalid."""
@@ -389,8 +393,8 @@ class SweEnv(ToolEnv):
             "seconds": dict(episode.seconds),
             "sandbox_id": episode.sandbox.id,
             "sandbox": episode.sandbox.capabilities.model_dump(mode="json"),
-            "parent": episode.parent.id if episode.parent else "",
-            "branch_turn": episode.parent.turn if episode.parent else 0,
+            "parent": episode.parent,
+            "branch_turn": episode.branch_turn,
             "failure": episode.failure_detail,
             "cheat_signs": list(episode.signs),
             "set_back": episode.set_back(),
@@ -422,7 +426,7 @@ class SweEnv(ToolEnv):
         """Return the running episode's state as data, from which `reset` starts other episodes. The episode continues.
 
         Files, turns, limits, the undo history of editors and breakpoints are kept; running programs, open ports and
-        sessions of a debugger are not. Take it between two steps.
+        sessions of a debugger are not. Take it between two steps. Its time does not count towards limits.
 
         Raises:
             ResetNeeded: There is no running episode.
@@ -437,11 +441,15 @@ class SweEnv(ToolEnv):
                 raise Unsupported(
                     f"task {task.task_id}: a step of it was judged, and a checkpoint would keep what it told"
                 )
-            files = episode.sandbox.snapshot().pack()
+            started = time.monotonic()
+            try:
+                files = episode.sandbox.snapshot().pack()
+            finally:
+                episode.pause(time.monotonic() - started)
             first, *turns = episode.turns
             states = {tool.name: tool.save(episode.sandbox) for tool in self._tools}
             return EpisodeCheckpoint(
-                parent=episode.parent.id if episode.parent else "",
+                parent=episode.parent,
                 task_id=task.task_id,
                 start=start_of_task(task, self._config["backend"], group.spec.image) | start_in(episode.sandbox),
                 seed=episode.seed,
@@ -604,16 +612,18 @@ class SweEnv(ToolEnv):
         Raises:
             UsageError: It does not fit to the environment, to the task or to another option.
         """
-        if options.get("checkpoint") is None:
+        point = EpisodeCheckpoint.among(options)
+        if point is None:
             return None
-        point = EpisodeCheckpoint.of(options["checkpoint"])
         task_id, limit = options.get("task_id", point.task_id), self._config["max_turns"]
         if task_id != point.task_id:
             raise UsageError(f"the checkpoint is of task {point.task_id}, not {task_id}: leave the option task_id out")
         if point.turn >= limit:
             raise UsageError(f"the checkpoint is at turn {point.turn}, and max_turns is {limit}: raise max_turns")
-        backend = self._config["backend"]
-        point.check_start(start_of_task(self.source.get(task_id), backend, self.spec_of(task_id).image))
+        task, backend = self.source.get(task_id), self._config["backend"]
+        point.check_start(start_of_task(task, backend, self.spec_of(task_id).image))
+        if point.seconds >= (most := self._time_limit(task)):
+            raise UsageError(f"the checkpoint is at second {point.seconds:g}, and the time limit is {most:g} s")
         return point
 
     def _continue(self, episode: EpisodeState, point: EpisodeCheckpoint) -> str:
@@ -623,7 +633,7 @@ class SweEnv(ToolEnv):
             point.invalid_actions,
             point.invalid_row,
         )
-        episode.signs, episode.parent = list(point.signs), point
+        episode.signs, episode.parent, episode.branch_turn = list(point.signs), point.id, point.turn
         pairs = zip(("", *point.actions), (point.observation, *point.observations), strict=True)
         episode.turns = [ShownTurn(number, *pair) for number, pair in enumerate(pairs)]
         for name, state in point.tools.items():
@@ -712,7 +722,7 @@ class SweEnv(ToolEnv):
             sandbox = group.open_sealed()
             step = group.begin_step(sandbox, 0) if task.oracle.in_place else task
             passes = self._already_passes(task, group, sandbox)
-            sandbox.mark_start()
+            _mark_start(sandbox)
             if point is not None and files is not None:
                 _restore(sandbox, point, files)
         except BaseException:
@@ -727,11 +737,14 @@ class SweEnv(ToolEnv):
         )
         episode = EpisodeState(task, group, sandbox, context, self._config["max_turns"], self._config["max_invalid"])
         episode.began = now - (point.seconds if point else 0.0)
-        episode.ends = episode.began + min(self._config["time_limit"], task.time_limit or math.inf)
+        episode.ends = episode.began + self._time_limit(task)
         self._begin_work(episode, step, episode.began)
         episode.already_passes = passes
         episode.seconds["start"] = now - started
         return episode
+
+    def _time_limit(self, task: Task) -> float:
+        return float(min(self._config["time_limit"], task.time_limit or math.inf))
 
     def _already_passes(self, task: Task, group: SandboxGroup, sandbox: Sandbox) -> bool:
         """Return whether a folder of the user's passes unchanged, and warn once: nobody has validated it."""
@@ -954,16 +967,27 @@ class SweEnv(ToolEnv):
         self._set_up()
 
 
+def _mark_start(sandbox: Sandbox) -> None:
+    """Mark the start, if its files can be read: an episode without checkpoints needs none. `checkpoint` refuses it."""
+    try:
+        sandbox.mark_start()
+    except FileError as error:
+        logger.warning("the start of sandbox %s was not marked, so it gives no checkpoint: %s", sandbox.id, error)
+
+
 def _restore(sandbox: Sandbox, point: EpisodeCheckpoint, files: Snapshot) -> None:
     """Bring a new sandbox to the state of a checkpoint.
 
     Raises:
-        UsageError: The sandbox did not begin as that of the checkpoint, or its files cannot be restored.
+        UsageError: The sandbox did not begin as that of the checkpoint, or refuses its entries.
+        SandboxError: The files could not be written.
     """
     point.check_start(start_in(sandbox))
     try:
         sandbox.restore(files)
     except FileError as error:
+        if error.errno != errno.EINVAL:
+            raise
         raise UsageError(f"the checkpoint of task {point.task_id} cannot be restored: {error}") from error
 
 

@@ -72,6 +72,8 @@ class RecordedEpisode(abc.ABC):
 
     def play(self, *, seed: int | None = None, options: Info | None = None) -> Trajectory:
         """Run the episode to its end. Raises the same errors as `swe_gym.rollout.play`."""
+        if (options or {}).get("checkpoint") is not None:
+            self._check_branch()
         observation, info = self._recorder.reset(seed=seed, options=options)
         if self._settings.on_start is not None:
             self._settings.on_start(self.trajectory)
@@ -79,6 +81,10 @@ class RecordedEpisode(abc.ABC):
             self._play_turns(observation, info)
         self.phase = "over"
         return self.trajectory
+
+    def _check_branch(self) -> None:
+        """Raise `UsageError` if an episode cannot start from a checkpoint."""
+        raise UsageError("an agent cannot continue an episode: leave the option 'checkpoint' out")
 
     @abc.abstractmethod
     def _play_turns(self, observation: str, info: Info) -> None:
@@ -109,6 +115,13 @@ class LiveEpisode(RecordedEpisode):
         self._usage = Usage()
         self._policy_seconds = 0.0
         self._last_seconds = 0.0
+
+    def _check_branch(self) -> None:
+        if isinstance(self._policy, ReportingPolicy):
+            raise UsageError(
+                f"{type(self._policy).__name__} takes no history, so it would not see the task of a branch: step the "
+                "environment yourself, with the messages of ChatMessages, or leave the option 'checkpoint' out"
+            )
 
     def _play_turns(self, observation: str, info: Info) -> None:
         self.phase = "policy"

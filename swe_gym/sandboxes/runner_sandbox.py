@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
+import errno
 import itertools
 import os
 import threading
@@ -368,7 +369,9 @@ class RunnerSandbox(Sandbox):
         except RequestFailed as error:
             path = cast("Mapping[str, object]", request).get("path")
             kind = FILE_ERRORS.get(error.name, FileError)
-            raise kind(f"{path}: {error}" if path else str(error)) from error
+            failure = kind(f"{path}: {error}" if path else str(error))
+            failure.errno = getattr(errno, error.name, None)
+            raise failure from error
 
     def _forward(self, port: int, handler: Handler, max_connections: int) -> Forward:
         assert self._forwards is not None

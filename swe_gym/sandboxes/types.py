@@ -248,9 +248,10 @@ class Snapshot(NamedTuple):
             plain = unpacking.decompress(packed, max_bytes + LONGEST_ENTRIES)
             if unpacking.unconsumed_tail:
                 raise ValueError(f"its files have more than {max_bytes} bytes")
-            length, _, rest = plain.partition(b"\n")
-            head, data = rest[: int(length)], rest[int(length) :]
-            entries = json.loads(head)
+            start = plain.index(b"\n") + 1
+            end = start + int(plain[: start - 1])
+            entries, data = json.loads(plain[start:end]), plain[end:]
+            del plain
             check_entries(entries, len(data))
         except (ValueError, TypeError, AttributeError, IndexError, RecursionError, OSError, zlib.error) as error:
             raise UsageError(f"not a snapshot of a sandbox: {getattr(error, 'strerror', None) or error}") from error

@@ -328,14 +328,20 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             The observations of all slots, and the infos of those in `into`.
 
         Raises:
-            UsageError: The slots are not distinct slots of this vector environment.
+            UsageError: The slots are not distinct slots of this vector environment, or the time limit is reached.
             ResetNeeded: `slot` has no running episode, or a slot outside of `into` has none yet.
             Unsupported, FileError, SandboxError: See `SweEnv.checkpoint`.
             AlreadyPendingCallError: Results of an earlier call were not fetched.
             ClosedEnvironmentError: The vector environment is closed.
         """
         self._check_usable()
-        parent, *slots = self._choose_slots([slot, *into])
+        slots, known = [int(index) for index in into], range(self.num_envs)
+        parent = int(slot)
+        if not slots or len({parent, *slots}) <= len(slots) or not all(index in known for index in (parent, *slots)):
+            raise UsageError(
+                f"`into` must hold at least one slot from 0 to {self.num_envs - 1}, none twice and not `slot` itself: "
+                f"slot={parent}, into={slots}"
+            )
         mask = np.zeros(self.num_envs, dtype=np.bool_)
         mask[slots] = True
         self._read_mask({"reset_mask": mask})
@@ -344,7 +350,12 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             raise ResetNeeded(f"slot {parent} has no running episode to fork")
         self._tickets.issue("call", {parent: (source.inbox, partial(source.call, "checkpoint", (), {}))})
         (point,) = self.call_wait()
-        return self.reset(options={"reset_mask": mask, "checkpoint": point})
+        try:
+            return self.reset(options={"reset_mask": mask, "checkpoint": point})
+        except Exception:
+            if self._tickets.pending() == "reset":  # the caller issued none
+                self._tickets.fetch(self._tickets.wait("reset"))
+            raise
 
     @property
     def in_flight(self) -> int:

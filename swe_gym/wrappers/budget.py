@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium.spaces import Text
 from gymnasium.utils import RecordConstructorArgs
 
-from ..envs import ToolEnv
+from ..envs import EpisodeCheckpoint, ToolEnv
 from ..errors import UsageError
 from ..spaces import Info, ResetResult, StepResult
 
@@ -66,11 +66,16 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._started = 0.0
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[str]:
-        """Start an episode with a full budget."""
+        """Start an episode with a full budget, or with what was left of it at `options["checkpoint"]`."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._used_tokens = self._used_turns = 0
-        self._started = time.monotonic()
-        self._use(observation)
+        point, space = EpisodeCheckpoint.among(options), self.env.observation_space
+        turns = [("", observation)]
+        if point is not None and isinstance(space, Text):
+            turns = point.turns_with(observation, space.max_length)
+        self._used_tokens, self._used_turns = 0, point.turn if point else 0
+        self._started = time.monotonic() - (point.seconds if point else 0.0)
+        for action, text in turns:
+            self._use(action + text)
         return observation, self._add_to_info(info)
 
     def step(self, action: str) -> StepResult[str]:

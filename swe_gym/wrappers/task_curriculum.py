@@ -139,13 +139,14 @@ class TaskCurriculum(AnyWrapper, RecordConstructorArgs):
         self._next: str | None = None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Any]:
-        """Start an episode with the next task, or with `options["task_id"]`."""
+        """Start an episode with the next task, with `options["task_id"]`, or with that of `options["checkpoint"]`."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
             self._next = None
             if not self._shared:
                 self.curriculum.restart()
-        if (options or {}).get("task_id") is None:
+        given = options or {}
+        if given.get("task_id") is None and given.get("checkpoint") is None:
             options = {**(options or {}), "task_id": self._choose()}
             self._next = None
         return self.env.reset(seed=seed, options=options)

@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.utils import RecordConstructorArgs
 
 from ..actions import parse_action, render_call
-from ..envs import SweEnv, ToolEnv
+from ..envs import EpisodeCheckpoint, SweEnv, ToolEnv
 from ..errors import ActionError, UsageError
 from ..spaces import AnyEnv, AnyWrapper, Array, Info, Obs, ResetResult, StepResult, Unicode
 from ..tools import bound
@@ -87,16 +87,25 @@ class ChatMessages(gymnasium.Wrapper[Any, str, str, str], RecordConstructorArgs)
         self._said: list[tuple[str, str]] = []
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Messages]:
-        """Start a conversation."""
+        """Start a conversation, or continue that before `options["checkpoint"]`."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._said = [*self._system, ("user", observation)]
+        point, space = EpisodeCheckpoint.among(options), self.env.observation_space
+        turns = [("", observation)]
+        if point is not None and isinstance(space, Text):
+            turns = point.turns_with(observation, space.max_length)
+        self._said = [*self._system, ("user", turns[0][1])]
+        for turn in turns[1:]:
+            self._say(*turn)
         return self._messages(), info
 
     def step(self, action: str) -> StepResult[Messages]:
         """Take a step and extend the conversation."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._said += [("assistant", action[: self._longest]), (self._role, observation)]
+        self._say(action, observation)
         return self._messages(), float(reward), terminated, truncated, info
+
+    def _say(self, action: str, observation: str) -> None:
+        self._said += [("assistant", action[: self._longest]), (self._role, observation)]
 
     def _messages(self) -> Messages:
         return tuple({"content": content, "role": role} for role, content in self._said)
@@ -181,7 +190,7 @@ class ShapeReward(AnyWrapper, RecordConstructorArgs):
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Any]:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._invalid, self._added = 0, 0.0
+        self._invalid, self._added = info["invalid_actions"], 0.0  # a branch has those of its checkpoint
         return observation, self._add_to_info(info)
 
     def step(self, action: object) -> StepResult[Any]:
@@ -255,9 +264,10 @@ class ToolMenu(gymnasium.Wrapper[Obs, Any, Obs, str], RecordConstructorArgs):
         self.action_space = Discrete(len(entries))
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Obs]:
-        """Start an episode with the whole menu."""
+        """Start an episode with the whole menu, or with what was left of it at `options["checkpoint"]`."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._taken[:] = False
+        point = EpisodeCheckpoint.among(options)
+        self._taken[:] = [point is not None and call in point.actions for call in self.calls]
         return observation, self._add_to_info(info)
 
     def step(self, action: SupportsInt) -> StepResult[Obs]:

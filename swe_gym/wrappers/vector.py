@@ -8,6 +8,7 @@ them before the first `reset`. For other vector environments, wrap each environm
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -59,6 +60,11 @@ class WrapEach(VectorWrapper, RecordConstructorArgs):  # old Gymnasiums take no 
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def fork(self, slot: int, into: Sequence[int] | Array) -> ResetResult[Any]:
+        """See `SweVectorEnv.fork`."""
+        result: ResetResult[Any] = self.env.unwrapped.fork(slot, into)  # type: ignore[attr-defined]
+        return result
 
     def _wrap(self, envs: SweVectorEnv, arguments: dict[str, Any]) -> None:
         envs.wrap(lambda env: self.wrapper(env, **arguments))

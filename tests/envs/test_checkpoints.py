@@ -12,10 +12,25 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from swe_gym.envs import EpisodeCheckpoint, SweEnv
+from swe_gym.envs.checkpoint import start_of_task
 from swe_gym.errors import FileError, UsageError
+from swe_gym.rollout import play as play_episode
+from swe_gym.rollout.policies.base import PolicyReport
+from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.rollout.replay import replay_trajectory
 from swe_gym.sandboxes import Snapshot
-from swe_gym.wrappers import RecordTrajectory
+from swe_gym.sandboxes.local import LocalSandbox
+from swe_gym.trajectories.formats.chat import to_sft
+from swe_gym.types import FolderWorkspace, SandboxNeeds
+from swe_gym.wrappers import (
+    Budget,
+    ChatMessages,
+    RecordTrajectory,
+    ShapeReward,
+    TaskCurriculum,
+    ToolMenu,
+    TruncateObservation,
+)
 
 
 def act(name: str, **arguments: Any) -> str:
@@ -84,6 +99,81 @@ def test_the_record_of_a_branch_names_its_point(point: EpisodeCheckpoint, make: 
     assert (record.parent, record.branch_turn, len(record.turns)) == (point.id, 1, 1)
     with pytest.raises(UsageError, match="its episode started from a checkpoint"):
         replay_trajectory(record)
+    assert list(to_sft([record])) == []  # the task is not in it
+
+
+def test_a_wrapped_branch_goes_on_where_its_point_was(make: Any) -> None:
+    """Wrappers of a branch know of the episode before it what those of the first episode know."""
+
+    def wrap(env: Any) -> Any:
+        env = Budget(TruncateObservation(env, 200), turns=20, tokens=9000, seconds=900)
+        return TaskCurriculum(ChatMessages(ShapeReward(env, per_invalid=-0.5)))
+
+    parent, child = wrap(make()), wrap(make())
+    parent.reset(seed=3)
+    for action in WORK:
+        messages, *_, told = parent.step(action)
+    messages_of_child, info = child.reset(options={"checkpoint": parent.unwrapped.checkpoint()})
+    assert messages_of_child[:-1] == messages[:-1]
+    assert messages_of_child in child.observation_space
+    assert (info["turns_left"], info["task_id"]) == (told["turns_left"], told["task_id"])
+    assert told["tokens_left"] - 60 < info["tokens_left"] < told["tokens_left"]
+    assert child.step(WORK[0])[1] == 0.0
+    parent.reset()
+    assert child.reset()[1]["turns_left"] == 20
+
+
+def test_a_menu_of_a_branch_has_what_was_left(make: Any) -> None:
+    menu = [{"name": "listdir", "arguments": {}, "once": True}, {"name": "submit"}]
+    parent, child = ToolMenu(make(), menu), ToolMenu(make(), menu)
+    parent.reset(seed=3)
+    parent.step(0)
+    child.reset(options={"checkpoint": parent.unwrapped.checkpoint()})
+    assert child.action_masks().tolist() == [False, True]
+
+
+def test_a_policy_without_history_plays_no_branch(point: EpisodeCheckpoint, make: Any) -> None:
+    class Talker(ScriptedPolicy):
+        def report(self) -> PolicyReport:
+            return PolicyReport()
+
+    with pytest.raises(UsageError, match="Talker takes no history"):
+        play_episode(make(), Talker([act("submit")]), options={"checkpoint": point})
+    assert play_episode(make(), ScriptedPolicy([act("submit")]), options={"checkpoint": point}).parent == point.id
+
+
+class Unmarked(LocalSandbox):
+    """A sandbox whose folders cannot be read at the start."""
+
+    def mark_start(self, *, timeout: float = 120.0) -> None:
+        raise FileError(f"/proc is not there, after {timeout:g} s")
+
+
+def test_a_start_that_cannot_be_marked_costs_only_checkpoints() -> None:
+    with gym.make("SWE/Toy-v0", backend=f"{__name__}:Unmarked") as env:
+        env.reset(seed=3)
+        with pytest.raises(FileError, match="the start of the sandbox was not marked"):
+            env.get_wrapper_attr("checkpoint")()
+        assert env.step(act("submit"))[4]["reward_valid"]
+
+
+def test_a_full_disk_is_not_the_callers_mistake(point: EpisodeCheckpoint, make: Any) -> None:
+    env = make(sandbox_options={"disk_mb": 40})
+    large = Snapshot({"testbed/x": ["file", 0o644, 0, 0, 1, 60 << 20]}, bytes(60 << 20)).pack()
+    with pytest.raises(FileError, match="No space left"):
+        env.reset(options={"checkpoint": tamper(point, files=large)})
+
+
+def test_another_version_of_the_task_has_another_start(make: Any) -> None:
+    env = make()
+    env.reset(seed=3)
+    task = env.task
+    hidden = task.oracle.model_copy(update={"test_files": {"t.py": ""}})
+    changed = [{"problem_statement": "?"}, {"needs": SandboxNeeds(network="egress")}, {"oracle": hidden}]
+    starts = [start_of_task(task.model_copy(update=one), "local", None)["task"] for one in ({}, *changed)]
+    assert len(set(starts)) == 4
+    moved = task.model_copy(update={"workspace": FolderWorkspace(path="/elsewhere"), "tags": ("x",)})
+    assert start_of_task(moved, "local", None)["task"] == starts[0]
 
 
 def test_one_point_gives_equal_episodes(make: Any) -> None:
@@ -91,7 +181,7 @@ def test_one_point_gives_equal_episodes(make: Any) -> None:
     parent.reset(seed=1)
     play(parent, *WORK)
     point = parent.checkpoint()
-    assert parent.checkpoint().id == point.id
+    assert parent.checkpoint().files == point.files
     results = []
     for _ in range(2):
         child = make()
@@ -168,6 +258,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "another backend": ({"start": {"backend": "docker"}}, "its backend is 'docker', and here it is 'local'"),
     "turns that it does not have": ({"actions": ("x",) * 9}, "actions and observations must be as many"),
     "a state that no tool has": ({"tools": {"edit": {"x.py": [[1, 2]]}}}, "invalid state of the tool 'edit'"),
+    "the last second": ({"seconds": 9e4}, "at second 90000, and the time limit is 1800 s"),
     "the last turn": ({"turn": 50}, "at turn 50, and max_turns is 50: raise max_turns"),
     "an unknown task": ({"task_id": "nothing"}, "nothing"),
 }

@@ -368,3 +368,25 @@ def test_every_wrapper_sees_an_end(single: Make, tmp_path: Path) -> None:
         assert all((turn.truncated, turn.reward, turn.info) == (True, 1.0, record.info) for turn in record.turns)
     assert recorded.trajectory == record
     assert curriculum.curriculum.pass_rates() == {"task-01": 1.0}
+
+
+def test_wrapped_vector_environments_fork(many: MakeMany) -> None:
+    envs = vector.TaskCurriculum(vector.Budget(many(), turns=5), "shuffled")
+    envs.reset(seed=1)
+    envs.step([LS] * 3)
+    _, infos = envs.fork(0, into=[1])
+    assert (infos["task_id"][1], infos["turns_left"][1]) == (
+        envs.unwrapped.call("get_wrapper_attr", "task")[0].task_id,
+        4,
+    )
+    envs.step([LS] * 3)
+
+
+def test_after_a_fork_that_is_refused_the_next_step_works(many: MakeMany) -> None:
+    envs = many()
+    envs.reset(seed=1)
+    envs.step([LS] * 3)
+    envs.unwrapped.envs[1].unwrapped._config["max_turns"] = 1  # as in a slot with other arguments
+    with pytest.raises(UsageError, match="raise max_turns"):
+        envs.unwrapped.fork(0, into=[1])
+    envs.step([LS] * 3)

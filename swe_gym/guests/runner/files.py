@@ -23,7 +23,9 @@ FILE_CHUNK = 1 << 20
 
 
 def open_regular(path: str, flags: int = 0, folder: "int | None" = None) -> "io.FileIO":
-    """Open a regular file to read, below `folder` if the path is relative. A pipe or a device, even one made a moment ago, is refused without waiting.
+    """Open a regular file to read, below `folder` if the path is relative.
+
+    A pipe or a device, even one made a moment ago, is refused without waiting.
 
     Raises:
         OSError: Not a regular file, or it cannot be opened.

@@ -29,13 +29,19 @@ def conversation(one: Trajectory) -> list[Message]:
     return messages[:-1] if one.turns else messages
 
 
+def _shows_task(one: Trajectory) -> bool:
+    """Return whether the conversation begins with the task, not with what a branch saw last."""
+    return bool(one.messages) or not one.parent
+
+
 def to_sft(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield rows for SFT trainers of chat models: `messages`, and `tools` if calls went through the API.
 
     Filter the trajectories first: only resolved ones are good examples. `reward` and `resolved` are None if the reward
-    is not valid.
+    is not valid. Episodes that started from a checkpoint are omitted if their messages were not recorded: the task is
+    not in them.
     """
-    for one in trajectories:
+    for one in filter(_shows_task, trajectories):
         messages = conversation(one)
         row: JsonObject = {"messages": messages}
         if any(message.get("tool_calls") for message in messages):
@@ -49,11 +55,12 @@ def to_preferences(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield pairs of attempts at one task with different rewards: `prompt`, `chosen`, `rejected`.
 
     The best attempt is paired with the worst, the second best with the second worst, and so on while their rewards
-    differ. Episodes without a valid reward are omitted. All trajectories are held in memory.
+    differ. Episodes without a valid reward, and those that `to_sft` leaves out, are omitted. All trajectories are held
+    in memory.
     """
     tasks: dict[str, list[Trajectory]] = {}
     for one in trajectories:
-        if one.reward_valid and one.turns:
+        if one.reward_valid and one.turns and _shows_task(one):
             tasks.setdefault(one.task_id, []).append(one)
     for task_id, attempts in tasks.items():
         ranked = sorted(attempts, key=lambda one: (-one.reward, len(one.turns), one.attempt))
