@@ -219,6 +219,8 @@ def find_places(root: str) -> "tuple[list[WrittenMount], set[str]]":
 
 
 def decode_octal(path: str) -> str:
+    if "\\" not in path:
+        return path
     for code, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
         path = path.replace("\\" + code, character)
     return path
