@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 NAME = "swe_gym_rows"
 """Name among the attention functions of transformers."""
 
+MAX_KERNEL_WIDTH = 256
+"""Width of the widest head that FlashAttention takes."""
+
 
 class PackedRows(NamedTuple):
     """The mask of a pack.
@@ -33,10 +36,12 @@ class PackedRows(NamedTuple):
     Attributes:
         lengths: Number of tokens of each row.
         ends: Cumulative lengths from 0, int32 of shape (rows + 1,), on the model's device.
+        window: Number of tokens that a token sees, itself included. 0: all before it.
     """
 
     lengths: tuple[int, ...]
     ends: Tensor
+    window: int = 0
 
 
 _ROWS: ContextVar[PackedRows | None] = ContextVar("rows", default=None)
@@ -71,24 +76,26 @@ def _register() -> None:
         if rows is None or own:
             mask: Tensor | None = sdpa_mask(*arguments, config=config, **options)
             return mask
-        return rows
+        return rows._replace(window=options.get("local_size") or 0)
 
     def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | PackedRows | None, **options: Any
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | PackedRows | None,  # some families pass it by this name
+        **options: Any,
     ) -> tuple[Tensor, None]:
-        if not isinstance(mask, PackedRows):
-            found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **options)
+        if not isinstance(attention_mask, PackedRows):
+            found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
             return found
-        window = options.pop("sliding_window", None) or 0
-        return attend_rows(query, key, value, mask, scale=options.get("scaling"), window=window), None
+        return attend_rows(query, key, value, attention_mask, scale=options.get("scaling")).contiguous(), None
 
     AttentionMaskInterface.register(NAME, make_mask)
     AttentionInterface.register(NAME, attend)
 
 
-def attend_rows(
-    query: Tensor, key: Tensor, value: Tensor, rows: PackedRows, *, scale: float | None = None, window: int = 0
-) -> Tensor:
+def attend_rows(query: Tensor, key: Tensor, value: Tensor, rows: PackedRows, *, scale: float | None = None) -> Tensor:
     """Return causal attention within each row.
 
     Args:
@@ -97,7 +104,6 @@ def attend_rows(
         value: Values, shape (1, key heads, tokens, width).
         rows: The rows.
         scale: Scale of the products, by default 1 / sqrt(width).
-        window: Number of tokens that a token sees, itself included. 0: all before it.
 
     Returns:
         Shape (1, tokens, heads, width).
@@ -105,8 +111,8 @@ def attend_rows(
     if torch.is_autocast_enabled(query.device.type):
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    kernel = _find_kernel()
-    if kernel is not None and query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+    kernel, window = _find_kernel(), rows.window
+    if kernel is not None and query.is_cuda and _fits_kernel(query, value):
         packed = [one[0].transpose(0, 1).contiguous() for one in (query, key, value)]  # (tokens, heads, width)
         ends, longest, left = rows.ends, max(rows.lengths), window - 1 if window else -1
         out: Tensor = kernel(*packed, ends, ends, longest, longest, scale=scale, window_size=(left, 0), enable_gqa=True)
@@ -115,6 +121,13 @@ def attend_rows(
     key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     parts = zip(query.split(rows.lengths, 2), key.split(rows.lengths, 2), value.split(rows.lengths, 2), strict=True)
     return torch.cat([_attend_row(*part, scale=scale, window=window) for part in parts], 2).transpose(1, 2)
+
+
+def _fits_kernel(query: Tensor, value: Tensor) -> bool:
+    """Return whether FlashAttention takes heads of this type and width."""
+    width = query.shape[-1]
+    narrow = width == value.shape[-1] and width <= MAX_KERNEL_WIDTH and width % 8 == 0
+    return narrow and query.dtype in (torch.bfloat16, torch.float16)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import shutil
@@ -23,9 +24,12 @@ from ..types import Json, JsonObject
 from .async_collect import End
 from .collect import TrainSlot
 from .config import TrainConfig, make_config
+from .model import is_full
 
 if TYPE_CHECKING:  # it imports this module
     from .learner import Learner
+
+logger = logging.getLogger(__name__)
 
 State = dict[str, Any]
 """State dictionaries, or plain JSON."""
@@ -68,11 +72,14 @@ class Checkpoints:
             self._write(partial, update, tensors, facts, waiting)
         except (OSError, RuntimeError) as error:  # torch.save raises either if the disk is full
             shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, RuntimeError) and not is_full(error):
+                raise
             last = self.last()
             rest = f"checkpoint {last.update} is intact" if last else "there is no earlier one"
+            told = "Free disk space" if is_full(error) else "Make the folder writable"
             raise UsageError(
-                f"the checkpoint of update {update} could not be written to {self._folder}: {error}; {rest}. Free disk "
-                "space and run the same command again"
+                f"the checkpoint of update {update} could not be written to {self._folder}: {error}; {rest}. {told} "
+                "and run the same command again"
             ) from error
         shutil.rmtree(target, ignore_errors=True)
         partial.replace(target)
@@ -198,7 +205,8 @@ class PassRates:
     def choose(self, task_ids: Sequence[str], count: int, draw: random.Random) -> list[int]:
         """Return the places of `count` candidates, in order."""
         far = [abs(draw.betavariate(*self.counts.get(task_id, (1.0, 1.0))) - 0.5) for task_id in task_ids]
-        return sorted(sorted(range(len(far)), key=far.__getitem__)[:count])
+        again = [task_id in task_ids[:place] for place, task_id in enumerate(task_ids)]  # a pass of all ends between
+        return sorted(sorted(range(len(far)), key=lambda place: (again[place], far[place]))[:count])
 
 
 _MAY_CHANGE = {"run": ("updates", "minutes", "output", "trackers"), "generation": ("url", "options")}
@@ -239,8 +247,16 @@ class RunState:
         """
         if self._order.count != len(task_ids):
             self._order = ShuffledOrder(len(task_ids), self._order.seed)
-        most = max(groups, len(task_ids) - self.drawn % len(task_ids))  # no task is a candidate twice
-        count = min(CANDIDATES * groups, most) if curriculum == "thompson" else groups
+        count = groups
+        if curriculum == "thompson":
+            count = max(groups, min(CANDIDATES * groups, len(task_ids)))
+            if len(task_ids) <= groups and not self.drawn:
+                logger.warning(
+                    "algorithm.curriculum = 'thompson' changes nothing: an update plays %d groups, and there are %d "
+                    "tasks. Lower algorithm.prompts_per_step, or add tasks",
+                    groups,
+                    len(task_ids),
+                )
         first, self.drawn = self.drawn, self.drawn + count
         tasks = [task_ids[self._order[place]] for place in range(first, self.drawn)]
         chosen = self.rates.choose(tasks, groups, self.tasks) if curriculum == "thompson" else range(groups)

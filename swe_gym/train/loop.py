@@ -25,6 +25,7 @@ from .config import AlgorithmConfig, TrainConfig
 from .generators import TrainGenerator, check_options, make_generator
 from .learner import Learner, OldLogprobs, Targets, load_learner, load_tokenizer, seed_everything
 from .log import Log, make_tracker
+from .model import explain_writing
 from .objective import estimator, explained_variance, gae, nonzero_variance, whiten
 from .ranks import Ranks, open_ranks
 from .sampler import SyncedSampler, TrainingStopped, check_logprob_diff, mismatch, sync_weights
@@ -162,6 +163,8 @@ def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played:
     return Targets(whiten(advantages) if algorithm.whiten else advantages, returns)
 
 
+_FREE_DISK = "Free disk space and run the same command again"
+
 REFERENCE = "reference.pt"
 """File in the run folder: the weights after SFT, if the loss has a KL penalty."""
 
@@ -233,8 +236,13 @@ class Trainer:
             self.log.close(failed=failed)
 
     def export(self, folder: Path) -> None:
-        """Write the model as a Hugging Face folder."""
-        self.model.export(folder, self.tokenizer)
+        """Write the model as a Hugging Face folder.
+
+        Raises:
+            UsageError: There is no room; the checkpoints stay.
+        """
+        with explain_writing("the trained model", folder, _FREE_DISK):
+            self.model.export(folder, self.tokenizer)
 
     def _train(self) -> None:
         resumed = self.state.resume(self.checkpoints, self.learner)
@@ -299,8 +307,9 @@ class Trainer:
         """Fine-tune, and keep the result as the reference of the KL penalty: a resumed run has no other copy."""
         trained = run_sft(self.config, self.learner, self.template, self.tokenizer.eos_token_id, self.log)
         if trained and self.config.algorithm.kl_coef > 0:
-            partial = self.folder / "reference.part"
-            torch.save(self.learner.state()["model"], partial)
+            partial, state = self.folder / "reference.part", self.learner.state()["model"]
+            with explain_writing("the reference of the KL penalty", partial, _FREE_DISK):
+                torch.save(state, partial)
             partial.replace(self.folder / REFERENCE)
 
     def _sync_weights(self, generator: SyncedSampler) -> float:

@@ -13,7 +13,7 @@ from ..errors import UsageError
 from .batch import segments_batch
 from .config import TrainConfig
 from .generators.weight_sync import shares_card
-from .model import PolicyModel, all_sampled, load_shape, with_adapters
+from .model import PolicyModel, all_sampled, load_shape, refuse_family, with_adapters
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -156,7 +156,7 @@ def _build(shape: "PretrainedConfig", lora_rank: int) -> "PreTrainedModel":
     """Return the model without memory."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with torch.device("meta"), refuse_family(shape):
         lm = AutoModelForCausalLM.from_config(shape, attn_implementation="sdpa")
         return with_adapters(lm, lora_rank) if lora_rank else lm
 

@@ -151,7 +151,7 @@ METRICS = (
     ),
     Metric(
         "Tails of the ratio",
-        "Share of the loss's tokens whose probability has at least doubled or halved within the update.",
+        "Share of the loss's weight on tokens whose probability has more than doubled or halved within the update.",
         ("frac_ratio_tails",),
         share=True,
     ),
@@ -167,7 +167,6 @@ METRICS = (
     Metric("Stale tokens", "Share of tokens too old to be trained.", ("frac_stale_tokens",), share=True),
     Metric("Sampler idle", "Share of the time in which no answer was sampled.", ("rollout_idle_frac",), share=True),
     Metric("Trainer idle", "Share of the time that the trainer waited.", ("train_idle_frac",), share=True),
-    Metric("Staleness", "Mean age of the trained tokens, in updates.", ("staleness_mean",)),
     Metric(
         "Dropped episodes",
         "Lost to the infrastructure, too stale, or with values that are not finite.",

@@ -74,6 +74,22 @@ def test_no_task_is_drawn_twice_in_a_pass(curriculum: str) -> None:
     assert all(len(set(names)) == len(names) for names in seen.values())
 
 
+def test_it_chooses_from_as_many_tasks_at_the_end_of_a_pass_as_at_its_start() -> None:
+    """50 tasks, of which 40 are solved; 12 groups. Each pass of all tasks ends within an update."""
+    names = [f"t{index}" for index in range(50)]
+    state = RunState(0)
+    state.rates.counts = {name: (900.0, 1.0) if index < 40 else (10.0, 10.0) for index, name in enumerate(names)}
+    for _ in range(6):
+        drawn = [slot.task_id for slot in state.draw(names, 12, 1, "thompson")]
+        assert len(set(drawn)) == 12
+        assert sum(int(name[1:]) >= 40 for name in drawn) >= 6  # two, if only the rest of the pass stood for choice
+
+
+def test_it_says_so_if_there_is_nothing_to_choose_from(caplog: pytest.LogCaptureFixture) -> None:
+    RunState(0).draw(["a", "b"], 2, 1, "thompson")
+    assert "changes nothing: an update plays 2 groups, and there are 2 tasks" in caplog.text
+
+
 def test_it_needs_the_rewards_of_the_last_update() -> None:
     algorithm = {"curriculum": "thompson", "async_rollout": True}
     with pytest.raises(UsageError, match="curriculum 'shuffled'"):

@@ -1,5 +1,7 @@
 """The vLLM client against a server that speaks its protocol and fails on demand."""
 
+import copy
+import resource
 import subprocess
 import sys
 import threading
@@ -38,21 +40,15 @@ class Server(OpenAIServer):
         self.reloads = True
         self.tokens_in_tokens_out = False
         self.adapters: dict[str, Any] = {}
+        self.takes_adapters = True
+        self.hidden = "nothing"
 
     def answer(self, exchange: Exchange) -> None:
         asked = exchange.asked
         if asked.path == "/collective_rpc":
             self.weights += self.reloads
             raise HttpAnswer(200)
-        if asked.path == "/v1/load_lora_adapter":
-            folder, name = Path(asked.body["lora_path"]), asked.body["lora_name"]
-            assert name not in self.adapters
-            assert (folder / "adapter_config.json").exists()
-            self.adapters[name] = load_file(folder / "adapter_model.safetensors")
-            raise HttpAnswer(200)
-        if asked.path == "/v1/unload_lora_adapter":
-            del self.adapters[asked.body["lora_name"]]
-            raise HttpAnswer(200)
+        self.answer_adapters(asked)
         if asked.path == "/reset_prefix_cache":
             raise HttpAnswer(200)
         if asked.path == "/weight_checker":
@@ -66,6 +62,22 @@ class Server(OpenAIServer):
             choice = {"token_ids": [5, 6, 0], "finish_reason": "stop", "logprobs": {"content": entries}}
             raise HttpAnswer(200, {"choices": [choice]})
         super().answer(exchange)
+
+    def answer_adapters(self, asked: Any) -> None:
+        if asked.path == "/v1/load_lora_adapter":
+            if not self.takes_adapters:
+                raise self.refuse(404, "not here")
+            folder, name = Path(asked.body["lora_path"]), asked.body["lora_name"]
+            assert name not in self.adapters
+            assert (folder / "adapter_config.json").exists()
+            self.adapters[name] = load_file(folder / "adapter_model.safetensors")
+            raise HttpAnswer(200)
+        if asked.path == "/v1/unload_lora_adapter":
+            if self.adapters.pop(asked.body["lora_name"], None) is None:
+                raise self.refuse(404, "no such adapter")
+            raise HttpAnswer(200)
+        if asked.path == "/v1/models" and self.adapters:
+            raise HttpAnswer(200, {"data": [{"id": name} for name in ("m", *self.adapters) if self.hidden not in name]})
 
 
 @pytest.fixture
@@ -297,6 +309,75 @@ def test_adapters_are_sent_as_adapters_under_a_new_name(server: Server, adapted:
     assert len({name for name, _ in sent}) == 3
     assert [total / sent[0][1] for _, total in sent] == pytest.approx([1, 2, 3])
     assert "POST /collective_rpc" not in server.paths()
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_runs_on_one_server_have_adapters_of_their_own_and_leave_none(
+    server: Server, adapted: PolicyModel, tokenizer: Any
+) -> None:
+    config = GenerationConfig(url=server.url, options={"api_key": "k"})
+    first, second = (make_generator(config, adapted, tokenizer) for _ in range(2))
+    assert len(server.adapters) == 2
+    server.adapters.pop(next(iter(server.adapters)))  # as if it had been restarted
+    for generator in (first, second):
+        generator.sync_weights(1)
+    first.close()
+    assert len(server.adapters) == 1
+    second.close()
+    assert not server.adapters
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize(
+    ("takes", "hidden", "why"),
+    [
+        (False, "nothing", "status 404.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 1"),
+        (True, "swe-gym", r"lists only \['m'\]"),
+    ],
+)
+def test_a_server_that_takes_no_adapters_is_refused_before_sft(
+    server: Server, adapted: PolicyModel, tokenizer: Any, takes: bool, hidden: str, why: str
+) -> None:
+    server.takes_adapters, server.hidden = takes, hidden
+    with pytest.raises(PolicyError, match=why):
+        make_generator(GenerationConfig(url=server.url, options={"api_key": "k"}), adapted, tokenizer)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_no_room_for_weights_names_the_folder_to_set(
+    adapted: PolicyModel, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    sync = make_weight_sync(GenerationConfig(), adapted, tokenizer, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, limits[1]))
+    try:
+        for send in (lambda: sync.send(0, lambda *_: {}), lambda: write_folder(adapted, tokenizer, tmp_path / "0")):
+            with pytest.raises(UsageError, match=r"weight_sync_folder.*--shm-size"):
+                send()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_exports_with_adapters_are_those_of_peft_and_copy_no_base_weights(
+    adapted: PolicyModel, tokenizer: Any, tmp_path: Path
+) -> None:
+    with torch.no_grad():
+        for name, weight in adapted.lm.named_parameters():
+            if "lora_B" in name:
+                weight.add_(0.1)
+    expected = copy.deepcopy(adapted.lm).merge_and_unload().state_dict()
+    adapted.export(tmp_path, tokenizer)
+    written = load_model(str(tmp_path)).lm.state_dict()
+    assert written.keys() == expected.keys()
+    assert all(torch.equal(written[name], weight) for name, weight in expected.items())
+    with torch.profiler.profile(profile_memory=True) as profiler:
+        write_folder(adapted, tokenizer, tmp_path / "base")
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    embedding = adapted.lm.get_input_embeddings().weight  # untied for a CPU
+    assert sum(max(0, event.nbytes()) for event in events) <= 2 * embedding.nbytes
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

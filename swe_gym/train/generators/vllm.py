@@ -248,6 +248,8 @@ class VllmGenerator:
             )
             self._name = self._model_name()
             self._tokens_in_tokens_out = self._has("/inference/v1/generate")
+            if model.lora_rank:  # a server that takes no adapters costs no SFT
+                self._weight_sync.send(0, self._answer)
         except BaseException:
             self.close()
             raise
@@ -400,6 +402,7 @@ class VllmGenerator:
     def close(self) -> None:
         """Abort waiting requests, stop a server that this object started, and remove weight files. Idempotent."""
         self._closed.set()
+        self._unload()
         for one in list(self._sockets):
             with contextlib.suppress(OSError):  # already closed
                 one.shutdown(socket.SHUT_RDWR)
@@ -408,6 +411,14 @@ class VllmGenerator:
         if self._server is not None:
             self._server.close()
         self._folder.close()
+
+    def _unload(self) -> None:
+        """Leave no adapter on a server of one's own, if it answers."""
+        name = self._weight_sync.model if hasattr(self, "_http") and self._server is None else ""
+        if name:
+            self._weight_sync.model = ""
+            with contextlib.suppress(httpx.HTTPError, RuntimeError):
+                self._http.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=5)
 
 
 def _sound(logprob: object) -> bool:

@@ -10,6 +10,7 @@ LoRA adapters are sent as adapters, in a folder. Merged into bfloat16 weights, m
 """
 
 import base64
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -17,6 +18,7 @@ import pickle
 import shutil
 import socket
 import urllib.parse
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from pathlib import Path
@@ -30,7 +32,7 @@ from ...errors import MissingDependency, PolicyError, SweGymError, UsageError, u
 from ...threads import in_thread
 from ...types import Json, JsonMapping, JsonObject
 from ..config import GenerationConfig
-from ..model import PolicyModel
+from ..model import PolicyModel, explain_writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -178,8 +180,18 @@ def write_folder(model: PolicyModel, tokenizer: "PreTrainedTokenizerBase", folde
 
     On a CPU, vLLM 0.32 repacks the output embedding only when it reads one. A tied embedding would keep its first
     values, so it is written untied there. Adapters are left out.
+
+    Raises:
+        UsageError: There is no room.
     """
-    model.export(folder, tokenizer, untied=not torch.cuda.is_available(), base=True)
+    with explain_writing("the weights for vLLM", folder, _NO_ROOM):
+        model.export(folder, tokenizer, untied=not torch.cuda.is_available(), base=True)
+
+
+_NO_ROOM = (
+    "Set generation.options.weight_sync_folder to a folder with room for them, or give a container more of /dev/shm "
+    "(docker run --shm-size)"
+)
 
 
 class FileSync:
@@ -235,21 +247,41 @@ class AdapterSync:
             raise UsageError(f"model.lora_rank = {model.lora_rank}: vLLM serves adapters up to rank {_RANKS[-1]}")
         self.args: Sequence[str] = ("--enable-lora", "--max-loras", "1", "--max-lora-rank", str(room))
         self.model = ""
+        self._run = uuid.uuid4().hex[:8]  # a server of one's own may hold adapters of other runs
         self._sent = itertools.count()
 
     def send(self, version: int, call: Call) -> None:
         """See `WeightSync`."""
-        name = f"adapter-{version}-{next(self._sent)}"  # the same version is sent again when a run resumes
+        name = f"swe-gym-{self._run}-{version}-{next(self._sent)}"  # a resumed run sends the same version again
         folder = self._folder / name
-        self._model.lm.save_pretrained(folder)
+        with explain_writing("the adapters for vLLM", folder, _NO_ROOM):
+            self._model.lm.save_pretrained(folder, save_embedding_layers=False)  # True asks the Hugging Face Hub
         try:
             if self.model:
-                call("POST", "/v1/unload_lora_adapter", {"lora_name": self.model})
+                with contextlib.suppress(PolicyError):  # a server that was restarted does not have it
+                    call("POST", "/v1/unload_lora_adapter", {"lora_name": self.model})
                 self.model = ""
-            call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+            self._load(name, folder, call)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self.model = name
+
+    def _load(self, name: str, folder: Path, call: Call) -> None:
+        try:
+            call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+            listed = [model["id"] for model in call("GET", "/v1/models", None)["data"]]
+        except PolicyError as error:
+            if error.reason not in ("refused", "server"):
+                raise
+            variables = " ".join(f"{variable}={value}" for variable, value in self.env.items())
+            raise PolicyError(
+                f"{error}. A server of your own must see {self._folder} and be started with {variables} and "
+                f"{' '.join(self.args)}",
+                reason=error.reason,
+                retryable=error.retryable,
+            ) from error
+        if name not in listed:
+            raise PolicyError(f"vLLM accepted the adapter {name}, but lists only {listed}", reason="server")
 
 
 GROUP_BYTES = 1 << 30
