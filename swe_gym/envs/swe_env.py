@@ -76,7 +76,7 @@ ALREADY_PASSES = (
 )
 """Warning about a task of the user's own that is none."""
 
-RESET_OPTIONS = ("task_id", "checkpoint")
+RESET_OPTIONS = ("task_id", "checkpoint", "late")
 
 CONTINUES = (
     "[The episode continues after turn {turn} in a new sandbox. The files are as they were; running programs, open "
@@ -251,7 +251,8 @@ class SweEnv(ToolEnv):
         Args:
             seed: Seed of the generator that draws the task.
             options: `{"task_id": ...}` chooses the task. `{"checkpoint": point}` continues from what `checkpoint`
-                returned, or from its JSON: with the same files, turns and limits, in a new sandbox.
+                returned, or from its JSON: with the same files, turns and limits, in a new sandbox. `{"late": True}`
+                allows one at its time limit: the first step ends the episode.
 
         Returns:
             The problem statement, and info. From a checkpoint, the last observation before it, with a line that says
@@ -622,7 +623,7 @@ class SweEnv(ToolEnv):
             raise UsageError(f"the checkpoint is at turn {point.turn}, and max_turns is {limit}: raise max_turns")
         task, backend = self.source.get(task_id), self._config["backend"]
         point.check_start(start_of_task(task, backend, self.spec_of(task_id).image))
-        if point.seconds >= (most := self._time_limit(task)):
+        if point.seconds >= (most := self._time_limit(task)) and not options.get("late"):
             raise UsageError(f"the checkpoint is at second {point.seconds:g}, and the time limit is {most:g} s")
         return point
 

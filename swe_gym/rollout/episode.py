@@ -46,6 +46,7 @@ def play(
         SandboxError: The sandbox did not start.
         TaskError: The task is broken.
         PolicyError: The policy's model did not answer. Other exceptions of a policy are raised too.
+        UsageError: The options name a checkpoint, and the policy is a model or an agent, which would not see the task.
     """
     return make_episode(env, policy, EpisodeSettings(budget or RolloutBudget())).play(seed=seed, options=options)
 

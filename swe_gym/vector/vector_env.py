@@ -328,7 +328,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             The observations of all slots, and the infos of those in `into`.
 
         Raises:
-            UsageError: The slots are not distinct slots of this vector environment, or the time limit is reached.
+            UsageError: The slots are not distinct slots of this vector environment.
             ResetNeeded: `slot` has no running episode, or a slot outside of `into` has none yet.
             Unsupported, FileError, SandboxError: See `SweEnv.checkpoint`.
             AlreadyPendingCallError: Results of an earlier call were not fetched.
@@ -351,7 +351,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self._tickets.issue("call", {parent: (source.inbox, partial(source.call, "checkpoint", (), {}))})
         (point,) = self.call_wait()
         try:
-            return self.reset(options={"reset_mask": mask, "checkpoint": point})
+            return self.reset(options={"reset_mask": mask, "checkpoint": point, "late": True})
         except Exception:
             if self._tickets.pending() == "reset":  # the caller issued none
                 self._tickets.fetch(self._tickets.wait("reset"))

@@ -139,7 +139,7 @@ class TaskCurriculum(WrapEach):
 
     def reset(self, *, seed: Seeds = None, options: Info | None = None) -> ResetResult[Any]:
         """Reset the environments. A seed restarts the order "shuffled", whose next tasks go to the slots in order."""
-        if self._deals and isinstance(seed, int) and "task_ids" not in (options or {}):
+        if self._deals and isinstance(seed, int) and {"task_ids", "checkpoint"}.isdisjoint(options or {}):
             self.curriculum.restart()
             rng = np.random.default_rng(seed)
             mask = (options or {}).get("reset_mask")

@@ -276,6 +276,13 @@ def test_a_changed_checkpoint_is_refused_by_name(what: str, point: EpisodeCheckp
         env.step(act("listdir"))
 
 
+def test_a_late_point_ends_with_its_first_step_if_it_is_allowed(point: EpisodeCheckpoint, make: Any) -> None:
+    env = make()
+    env.reset(options={"checkpoint": tamper(point, seconds=9e4), "late": True})
+    *_, truncated, info = env.step(act("listdir"))
+    assert (truncated, info["limit"]) == (True, "time")
+
+
 def test_what_is_no_checkpoint_is_refused(point: EpisodeCheckpoint, make: Any, tmp_path: Path) -> None:
     env = make()
     data = json.loads(json.dumps(point.model_dump(mode="json")))

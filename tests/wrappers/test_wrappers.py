@@ -380,6 +380,8 @@ def test_wrapped_vector_environments_fork(many: MakeMany) -> None:
         4,
     )
     envs.step([LS] * 3)
+    point, *_ = envs.unwrapped.call("checkpoint")
+    assert set(envs.reset(seed=2, options={"checkpoint": point})[1]["task_id"]) == {point.task_id}
 
 
 def test_after_a_fork_that_is_refused_the_next_step_works(many: MakeMany) -> None:
