@@ -27,6 +27,7 @@ class Honest:
         test: The hidden test file.
         base: Workspace: path -> text. `lib.py` is `OLD` unless given.
         fixed: What right work changes: path -> text. None deletes a file. `lib.py` becomes `NEW` unless given.
+        gold: `lib.py` of the gold patch, if that is other work.
         more: Further hidden files.
         tests: Ids of the tests that must start passing; empty takes the functions of the test file.
         command: The test command.
@@ -38,6 +39,7 @@ class Honest:
     test: str
     base: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, str | None] = field(default_factory=dict)
+    gold: str = ""
     more: Mapping[str, str] = field(default_factory=dict)
     tests: tuple[str, ...] = ()
     command: str = PYTEST
@@ -55,8 +57,11 @@ class Honest:
 
     @property
     def patch(self) -> Patch:
+        return self._patch(self.changes)
+
+    def _patch(self, texts: Mapping[str, str | None]) -> Patch:
         changes = []
-        for path, text in self.changes.items():
+        for path, text in texts.items():
             old = self.files.get(path)
             changes.append(
                 FileChange(
@@ -73,7 +78,7 @@ class Honest:
     def task(self) -> Task:
         gold = "".join(
             file_diff(change.path, change.old, change.new, change.old_mode, change.new_mode)
-            for change in self.patch.changes
+            for change in self._patch({"lib.py": self.gold} if self.gold else self.changes).changes
         )
         return Task(
             task_id="honest",
@@ -121,6 +126,7 @@ def case(
     base: Mapping[str, str] | None = None,
     fixed: Mapping[str, str | None] | None = None,
     more: Mapping[str, str] | None = None,
+    gold: str = "",
     command: str = PYTEST,
     unforkable: bool = False,
     recorded: bool = False,
@@ -133,6 +139,7 @@ def case(
         test,
         before,
         after,
+        gold,
         more or {},
         tests=tests,
         command=command,
@@ -635,4 +642,96 @@ class T(unittest.TestCase):
         self.assertEqual(seen, [])
 """,
     command=UNITTEST,
+)
+case(
+    "assertions that leave out calls, or make some, where they fail",
+    """\
+from lib import Box
+
+def check(box, name):
+    assert box.name() == name
+    assert box.load() == 3
+
+def test_short_circuit():
+    box = Box()
+    assert box.name() == "red tea" and box.load() == 3
+    assert box.total() == 12
+    assert box.size() == 26
+
+def test_helper():
+    box = Box()
+    check(box, "red tea")
+    assert box.total() == 12
+    assert box.size() == 26
+
+def test_message():
+    box = Box()
+    box.load()
+    assert box.name() == "red tea", box.empty()
+    assert box.total() == 12
+    assert box.size() == 26, repr(box)
+""",
+    "class Box: pass\n",
+    """\
+class Box:
+    def name(self):
+        return "red tea"
+
+    def load(self):
+        self.items = [5, 7]
+        return 3
+
+    def total(self):
+        return sum(self.items)
+
+    def size(self):
+        return 14 + self.total()
+
+    def empty(self):
+        self.items = []
+""",
+    gold="""\
+class Box:
+    items = [5, 7]
+
+    def name(self):
+        return "red tea"
+
+    def load(self):
+        return 3
+
+    def total(self):
+        return sum(self.items)
+
+    def size(self):
+        return 14 + self.total()
+
+    def empty(self):
+        return "wrong"
+""",
+)
+case(
+    "imports replaced, and a continued line",
+    """\
+from unittest import mock
+
+from lib import f
+
+def test_a():
+    with mock.patch("builtins.__import__", side_effect=ImportError("no module")):
+        assert f(1) == 12
+        assert f(2) == 23
+
+def test_b():
+    seen = f(1); \\
+    assert seen == 12
+    assert f(2) == 23
+""",
+    new="""\
+def f(x):
+    try:
+        import ujson
+    except ImportError:
+        return {1: 12, 2: 23}[x]
+""",
 )

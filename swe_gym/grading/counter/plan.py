@@ -82,11 +82,13 @@ class CounterText:
         edits: For each place of the group, the edits that make its text.
         kinds: Kinds of the changes that right work must fail; empty for texts that it passes.
         softening: For each place, the edits of twins' texts after which some statements fail nothing.
+        own: The edits, without those of statements that fail nothing.
     """
 
     edits: tuple[tuple[TextEdit, ...], ...]
     kinds: tuple[str, ...] = ()
     softening: tuple[tuple[TextEdit, ...], ...] = ()
+    own: tuple[tuple[TextEdit, ...], ...] = ()
 
     @cached_property
     def played(self) -> tuple[tuple[TextEdit, ...], ...]:
@@ -108,7 +110,8 @@ class CounterGroup:
         rows: The texts, in the order in which twins play them.
         original: The text of every other play. It is one of `rows`, unless statements are proven alone.
         cover: The text that lies on disk while twins play: none of theirs, if the functions have that many.
-        effective: Number of texts among which only a guess finds the original.
+        effective: Number of texts among which only a guess finds the original: if statements are proven alone, that of
+            the statement with the fewest.
         starts: Whether a test of the group must start passing.
         forks: Whether twins can play the group. If not, a second run proves it.
     """
@@ -133,8 +136,9 @@ class CounterGroup:
         return tuple([number for number, row in enumerate(self.rows) if not row.kinds])
 
     def changed(self, rng: Random) -> CounterText:
-        """Draw a changed text."""
-        return rng.choice([row for row in self.rows if row.kinds])
+        """Draw a changed text for a run in which no statement is softened."""
+        row = rng.choice([row for row in self.rows if row.kinds])
+        return replace(row, edits=row.own, softening=())
 
 
 @dataclass(frozen=True)
@@ -340,7 +344,7 @@ class _Drawing:
             return Drawn(), ()
         texts = (*drawn.texts, drawn.cover or Text())
         extra = neutral_edit(function, source, self.rng)
-        if extra is None or any([edit.start <= extra.start <= edit.end for text in texts for edit in text.edits]):
+        if extra is None or any([edit.start <= extra.start <= edit.end for text in texts for edit in text.all_edits]):
             return drawn, drawn.common
         return drawn, (*drawn.common, extra)
 
@@ -350,13 +354,18 @@ class _Drawing:
 
 def _row(texts: Sequence[Text], extras: Sequence[tuple[TextEdit, ...]]) -> CounterText:
     """A changed text of several functions, and the edits without effect that all their texts have."""
-    edits = []
+    edits, own = [], []
     kinds: dict[str, None] = {}
     for text, extra in zip(texts, extras, strict=True):
-        by_span = {(edit.start, edit.end): edit for edit in (*extra, *text.edits)}
-        edits.append(tuple(by_span.values()))
+        edits.append(_at_each_place((*extra, *text.all_edits)))
+        own.append(_at_each_place((*extra, *text.edits)))
         kinds |= dict.fromkeys(text.kinds)
-    return CounterText(tuple(edits), tuple(kinds), tuple(map(attrgetter("softening"), texts)))
+    return CounterText(tuple(edits), tuple(kinds), tuple(map(attrgetter("softening"), texts)), tuple(own))
+
+
+def _at_each_place(edits: Iterable[TextEdit]) -> tuple[TextEdit, ...]:
+    """The last edit of each place."""
+    return tuple({(edit.start, edit.end): edit for edit in edits}.values())
 
 
 def _snippets(source: Source, place: FunctionPlace, texts: Iterable[Iterable[TextEdit]]) -> list[str]:

@@ -91,6 +91,10 @@ class Source:
         start = self._lines[node.lineno - 1]
         return self._utf8[start : start + node.col_offset].decode()
 
+    def continues(self, node: ast.expr | ast.stmt) -> bool:
+        """Whether the line of a node continues the one before by a backslash."""
+        return self._utf8[: self._lines[node.lineno - 1]].rstrip(b"\r\n").endswith(b"\\")
+
     def after(self, node: ast.expr | ast.stmt) -> str:
         """Return the text after a node on its last line."""
         return self.text(self.span(node)[1], self._lines[node.end_lineno or node.lineno])

@@ -7,14 +7,13 @@ are both near the original (a letter, a case, a blank, the order, the next numbe
 
 Work that is right but for one statement knows what the others expect, so among texts of them all it recognises the
 original. So if several statements can change, each is proven alone: in its texts, it has each of its values once, and
-the others have random values and fail nothing.
+each of the others has one value, the same in all of them, and fails nothing.
 """
 
 import ast
 import builtins
 import itertools
 import keyword
-import math
 import numbers
 import re
 import string
@@ -101,7 +100,13 @@ FEWEST_ALONE = 4
 """Room for texts below which statements are not proven alone: two of two texts each."""
 
 SOFTENED = "__import__('contextlib').suppress(BaseException)"
-"""A context in which an assertion fails nothing. It stays on the assertion's line."""
+"""A context in which an assertion fails nothing. It stays on the assertion's line.
+
+What pytest raises where a test expects an exception or a warning is no `Exception`.
+"""
+
+SPOKEN = ("repr", "str")
+"""Functions that a message may call where its assertion fails: work on which they have an effect is no concern."""
 
 RECOGNISED = 2
 """Rank of changes that a reader can tell from the original. They do not count among the texts of a guess."""
@@ -134,11 +139,18 @@ class Text(NamedTuple):
         edits: The edits that make it.
         kinds: Kinds of the changes that right work must fail. Without any, right work passes the text.
         softening: Edits after which some statements fail nothing, whatever they expect.
+        still: Edits of those statements: what they show.
     """
 
     edits: tuple[TextEdit, ...] = ()
     kinds: tuple[str, ...] = ()
     softening: tuple[TextEdit, ...] = ()
+    still: tuple[TextEdit, ...] = ()
+
+    @property
+    def all_edits(self) -> tuple[TextEdit, ...]:
+        """The edits of all its statements."""
+        return (*self.edits, *self.still)
 
 
 class Drawn(NamedTuple):
@@ -148,7 +160,8 @@ class Drawn(NamedTuple):
         texts: The texts that twins play, in random order. If statements are proven alone, right work passes some.
         cover: One more text, for the files; None if the function has no more.
         effective: Number of texts, with the original, among which only a guess finds the original: opposites, changes
-            of what wrong work passes, and changes that a reader can recognise do not count.
+            of what wrong work passes, and changes that a reader can recognise do not count. If statements are proven
+            alone, it is that of the statement with the fewest.
         common: Edits of all texts, except of those with another one at their place.
     """
 
@@ -195,15 +208,15 @@ def draw_texts(
     told = [features for line, features in found if line in known]
     rows = [features for line, features in found if line not in known]
     softenings = _softenings(function, source) if alone else {}
-    natural: dict[int, list[Feature]] = {}
+    separate: dict[int, list[Feature]] = {}
     for line, row in found:
         if line in softenings.keys() - known and not min(map(attrgetter("rank"), row)):
-            natural.setdefault(line, row)
-    rest = [row for line, row in found if line not in (*natural, THE_END)]
-    left = room - (max(1, count // TOLD_SHARE) if rest else 0)
-    if len(natural) > 1 and left >= FEWEST_ALONE:
-        drawn = _draw_alone(natural, softenings, rng, count, left)
-        drawn = drawn._replace(texts=_with_told(drawn, rest, rng, count) if rest else drawn.texts)
+            separate.setdefault(line, row)
+    others = [row for line, row in found if line not in (*separate, THE_END)]
+    room_alone = room - (max(1, count // TOLD_SHARE) if others else 0)
+    if len(separate) > 1 and room_alone >= FEWEST_ALONE:
+        drawn = _draw_alone(separate, softenings, rng, count, room_alone)
+        drawn = drawn._replace(texts=_with_told(drawn, others, rng, count) if others else drawn.texts)
         return drawn._replace(common=tuple(_common(drawn, rows, source)))
     drawn = _draw_texts(rows or told, rng, count, max(count, room))
     drawn = drawn._replace(common=tuple(_common(drawn, rows or told, source)))
@@ -214,7 +227,7 @@ def draw_texts(
 
 def _common(drawn: Drawn, rows: Sequence[Sequence[Feature]], source: Source) -> Iterator[TextEdit]:
     """Yield the edits that write a value as the texts do which change it."""
-    changed = {(edit.start, edit.end) for text in (*drawn.texts, drawn.cover or Text()) for edit in text.edits}
+    changed = {(edit.start, edit.end) for text in (*drawn.texts, drawn.cover or Text()) for edit in text.all_edits}
     plain = {(one.plain.start, one.plain.end): one.plain for row in rows for one in row if one.plain}
     for span in changed:
         value = source.constant(source.text(*span))
@@ -232,11 +245,13 @@ def _draw_texts(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room
 
 @remembered
 def _softenings(function: Function, source: Source) -> dict[int, TextEdit]:
-    """Line of an assertion -> the edit after which it fails nothing. Only of those that share no line with others.
+    """Line of an assertion -> the edit after which it fails nothing, and right work passes the others as before.
 
-    What `with ... as` stores is missing if the block fails, so that right work may fail later.
+    What `with ... as` stores is missing if the block fails. If assertions share a line, none of them is softened.
     """
     edits: dict[int, TextEdit] = {}
+    if "__import__" in source.beginning(sys.maxsize):  # a replaced one would be called
+        return edits
     found = asserting(function, source)
     for statement in found:
         start, _ = source.span(statement)
@@ -244,14 +259,81 @@ def _softenings(function: Function, source: Source) -> dict[int, TextEdit]:
         rest = source.after(statement).lstrip()
         if source.before(statement).strip() or rest[:1] == ";" or sum(one.lineno in lines for one in found) > 1:
             continue
+        if source.continues(statement) or _skips(statement, source):
+            continue
         match statement:
             case ast.Assert() | ast.Expr():
                 edits[statement.lineno] = TextEdit(start, start, f"with {SOFTENED}: ")
-            case ast.With(items=[ast.withitem(context_expr=first, optional_vars=None), *_]) as block:
+            case ast.With(items=[ast.withitem(context_expr=first), *_]) as block:
                 between = source.text(start + len("with"), source.span(first)[0])
-                if not between.strip() and not any(item.optional_vars for item in block.items):
+                if not between.strip() and not _stores(block, function, source):
                     edits[statement.lineno] = TextEdit(start, start + len("with"), f"with {SOFTENED},")
     return edits
+
+
+def _stores(block: ast.With, function: Function, source: Source) -> bool:
+    """Whether a block stores what its function uses."""
+    targets = [item.optional_vars for item in block.items if item.optional_vars]
+    names = {target.id for target in targets if isinstance(target, ast.Name)}
+    nodes = [node for node in source.walk(function) if isinstance(node, ast.Name | ast.Nonlocal | ast.Global)]
+    used = any(not isinstance(node, ast.Name) or (node.id in names and _is_loaded(node)) for node in nodes)
+    return bool(targets) and (used or len(names) < len(targets))
+
+
+def _is_loaded(name: ast.Name) -> bool:
+    return not isinstance(name.ctx, ast.Store)
+
+
+def _skips(statement: ast.stmt, source: Source) -> bool:
+    """Whether a failure leaves out calls, or adds some, on which a later assertion of right work may depend."""
+    match statement:
+        case ast.Assert(test=test, msg=message):
+            return _stops_early(test, source) or (message is not None and _acts(message, source))
+        case ast.Expr(value=value):
+            helpers = [helper for call in _calls(value, source) for helper in source.named.get(name_of(call), ())]
+            return _stops_early(value, source) or any([_goes_on(helper, source) for helper in helpers])
+    return False
+
+
+def _calls(node: ast.AST, source: Source) -> list[ast.Call]:
+    return [call for call in source.walk(node) if isinstance(call, ast.Call)]
+
+
+def _stops_early(value: ast.expr, source: Source) -> bool:
+    """Whether the value of one part of an expression decides whether another one is evaluated."""
+    for node in source.walk(value):
+        match node:
+            case ast.BoolOp() | ast.IfExp() | ast.Call(func=ast.Name(id="all" | "any")):
+                return True
+            case ast.Compare(comparators=[_, *later]) if not all(isinstance(one, ast.Constant) for one in later):
+                return True
+    return False
+
+
+def _acts(message: ast.expr, source: Source) -> bool:
+    """Whether a message calls anything that may change the product."""
+    return any(isinstance(node, ast.Call | ast.Await) and name_of(node) not in SPOKEN for node in source.walk(message))
+
+
+def _goes_on(helper: Function, source: Source) -> bool:
+    """Whether a helper may do anything after its first assertion."""
+    *before, last = helper.body
+    if any([_may_fail(node, source) for statement in before for node in source.walk(statement)]):
+        return True
+    if isinstance(last, ast.Assert | ast.Expr | ast.Return):
+        inner = [call for call in _calls(last, source) if name_of(call) in source.named]
+        return bool(inner) or _skips(last, source)
+    return any([_may_fail(node, source) for node in source.walk(last)])
+
+
+def _may_fail(node: ast.AST, source: Source) -> bool:
+    match node:
+        case ast.Assert() | ast.Raise():
+            return True
+        case ast.Call():
+            name = name_of(node)
+            return name in source.named or name.startswith(("assert", "fail", "raises", "warns"))
+    return False
 
 
 def _draw_alone(
@@ -259,7 +341,8 @@ def _draw_alone(
 ) -> Drawn:
     """Draw texts that prove one statement each: it has each of its values once, the others fail nothing.
 
-    What the others show is random, so it tells nothing about their originals.
+    What the others show is random, so it tells nothing about their originals. Each shows one value in all texts of a
+    play: more of them would tell its values before it is decided.
     """
     lines = rng.sample(sorted(rows), min(len(rows), room // 2))
     lines.sort(key=lambda line: not _find_forgiven([rows[line]]))  # the first one gets the room that is left
@@ -268,15 +351,16 @@ def _draw_alone(
     parts = {first: _draw_texts([rows[first]], rng, share, room - share * len(others))}
     parts |= {line: _draw_unpaired([rows[line]], rng, share) for line in others}
     shown = {line: [Text(), *part.texts] for line, part in parts.items()}
+    still = {line: rng.choice(own).edits for line, own in shown.items()}
 
     def draw(line: int, text: Text) -> Text:
         rest = [other for other in lines if other != line]
-        edits = itertools.chain(text.edits, *[rng.choice(shown[other]).edits for other in rest])
-        return Text(tuple(edits), text.kinds, tuple([softenings[other] for other in rest]))
+        softening = tuple([softenings[other] for other in rest])
+        return text._replace(softening=softening, still=tuple(itertools.chain(*[still[other] for other in rest])))
 
     texts = [draw(line, text) for line, own in shown.items() for text in own]
     covers = [draw(line, part.cover) for line, part in parts.items() if part.cover]
-    effective = min(count, math.prod([part.effective for part in parts.values()]))
+    effective = min(count, *[part.effective for part in parts.values()])
     return Drawn(tuple(rng.sample(texts, len(texts))), rng.choice(covers) if covers else None, effective)
 
 
@@ -286,7 +370,7 @@ def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, cou
     Wrong work recognises these texts. If all of them were like the original elsewhere, they would tell which text that
     is. So each is like a text that is chosen by chance.
     """
-    played = [Feature("", text.edits) for text in drawn.texts]
+    played = [Feature("", text.all_edits) for text in drawn.texts]
     found = [feature for feature in itertools.chain(*itertools.zip_longest(*told)) if feature]
     found = [feature for feature in found if not _overlaps(feature, played)]
     found.sort(key=lambda feature: feature.rank)
@@ -297,9 +381,10 @@ def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, cou
         for edit, feature in zip(one_of_each, found, strict=True)
         if edit
     ]
-    every = drawn.texts if any([text.softening for text in drawn.texts]) else (Text(), *drawn.texts)
+    alone = any([text.softening for text in drawn.texts])
+    every = drawn.texts if alone else (Text(), *drawn.texts)
     bases = [text for text in every if set(FORGIVEN).isdisjoint(text.kinds)]
-    if len(bases) < drawn.effective:  # nobody recognises those either
+    if alone or len(bases) < drawn.effective:  # nobody recognises those either
         bases = [*every]
     added = []
     for edit, kind in changed[: max(1, count // TOLD_SHARE, count - 1 - len(drawn.texts))]:

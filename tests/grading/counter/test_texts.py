@@ -161,6 +161,7 @@ FORMS = st.sampled_from(
         "assert isinstance(f({}), int)",
         "if f():\n    assert g() == {}; h()",
         "assert f() == [\n    {},\n    2,  # two\n]",
+        "x = f(); \\\nassert x == {}",
     ]
 )
 BODIES = st.lists(st.tuples(FORMS, VALUES), min_size=1, max_size=4).map(
@@ -254,6 +255,31 @@ def test_work_that_is_right_but_for_one_assertion_guesses_among_all_texts_of_it(
     assert shown[True] < 2 * shown.total() / (TWINS // len(ASSERTED))
 
 
+def test_a_softened_assertion_shows_one_value_in_all_texts_of_a_play() -> None:
+    """More of them would tell which values it has before it is decided."""
+    source = source_of(EACH)
+    group = group_of(source.apply_edits(()).decode(), 1)
+    for number in ASSERTED:
+        texts = [source.apply_edits(row.edits[0]).decode() for row in group.rows if hides(row, source, number)]
+        assert len({text.partition(f"f({number}) == ")[2].partition("\n")[0] for text in texts}) == 1
+
+
+def test_a_run_without_softening_changes_one_assertion() -> None:
+    source = source_of(EACH)
+    for seed in range(12):
+        group = group_of(source.apply_edits(()).decode(), seed)
+        row = group.changed(Random(seed))
+        text = source.apply_edits(row.edits[0]).decode()
+        assert sum(f"assert {line}" not in text for line in EACH.split("assert ")[1:]) == 1
+        assert row.played == row.edits, "nothing is softened"
+
+
+@pytest.mark.parametrize(("count", "effective"), [(2, 8), (4, 6), (12, 2)])
+def test_n_is_that_of_the_assertion_with_the_fewest_texts(count: int, effective: int) -> None:
+    body = "\n".join(f"assert f({number}) == {number + 31}" for number in range(count))
+    assert group_of(source_of(body).apply_edits(()).decode(), 1).effective == effective
+
+
 def hides(row: CounterText, source: Source, number: int) -> bool:
     """Whether an assertion fails nothing in a text."""
     text = source.apply_edits(row.played[0]).decode()
@@ -275,6 +301,52 @@ def test_an_assertion_that_cannot_be_softened_alone_is_proven_with_the_others(bo
         group = group_of(source.apply_edits(()).decode(), seed)
         assert not any(edits for row in group.rows for edits in row.softening)
         assert len(group.passing) == 1
+
+
+LATER = "\nassert g(2) == 13\nassert g(3) == 14"
+HELPERS = """
+def first(self, given, want):
+    assert given == want
+    assert given.load()
+
+def each(given, want):
+    for one in given:
+        assert one == want
+
+def last(given, want):
+    given = list(given)
+    assert given == want
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "softened"),
+    [
+        ("assert f() == 12 and f(2)", False),
+        ("assert f() == 12 if g() else f(2)", False),
+        ("assert all(f(one) == 12 for one in (1, 2))", False),
+        ("assert 3 == f(12) == g(13)", False),
+        ("assert f() == 12, f(3)", False),
+        ("assert f() == 12, f'{g} is not {str(f)}: {repr(f)}'", True),
+        ("self.first(f(), 12)", False),
+        ("each(f(), 12)", False),
+        ("last(f(), 12)", True),
+        ("with raises(ValueError, match='green tea') as caught:\n    f()", True),
+        ("with raises(ValueError, match='green tea') as caught:\n    f()\nprint(caught)", False),
+        ("with raises(ValueError, match='green tea') as self.caught:\n    f()", False),
+        ("x = f(); \\\nassert x == 12", False),
+    ],
+)
+def test_an_assertion_on_whose_end_others_may_depend_is_not_softened(body: str, softened: bool) -> None:
+    text = source_of(body + LATER).apply_edits(()).decode()
+    group, source = group_of(text + HELPERS, 1), Source((text + HELPERS).encode())
+    hidden = [source.apply_edits(row.played[0]).decode().count("suppress(BaseException)") for row in group.rows]
+    assert max(hidden) == 1 + softened
+
+
+def test_nothing_is_softened_by_an_import_in_files_that_replace_imports() -> None:
+    group = group_of("REPLACED = 'builtins.__import__'\n" + source_of(LATER[1:]).apply_edits(()).decode(), 1)
+    assert not any(edits for row in group.rows for edits in row.softening)
 
 
 def test_near_and_far_changes_occur() -> None:
