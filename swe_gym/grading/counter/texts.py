@@ -106,7 +106,7 @@ What pytest raises where a test expects an exception or a warning is no `Excepti
 """
 
 SPOKEN = ("repr", "str")
-"""Functions that a message may call where its assertion fails: work on which they have an effect is no concern."""
+"""Functions that a message may call where its assertion fails: they change nothing of a product."""
 
 RECOGNISED = 2
 """Rank of changes that a reader can tell from the original. They do not count among the texts of a guess."""
