@@ -346,14 +346,14 @@ def load_learner(config: TrainConfig, ranks: Ranks) -> Learner:
     copy = None
     if ranks.size > 1:
         if ranks.rank == 0:
-            copy = load_policy(config.model, ranks.device if _samples_from_device(config.generation) else cpu)
+            copy = load_policy(config.model, ranks.device if samples_from_device(config.generation) else cpu)
         for one in (model, reference):
             if one is not None:
                 ranks.shard(one, one.layers, config.model.precision)
     return Learner(model, config.optim, config.algorithm, reference, ranks, copy)
 
 
-def _samples_from_device(config: GenerationConfig) -> bool:
+def samples_from_device(config: GenerationConfig) -> bool:
     """Return whether the generator reads the weights on the trainer's device."""
     return config.backend == "hf" or config.options.get("weight_sync", "file") != "file"
 

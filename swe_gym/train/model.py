@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_PACKING_GAP = {True: 1e-3, False: 0.1}
 """Largest mean difference of log-probabilities between a packed row and a single one, in float32 and with rounding."""
 
-_BROKEN = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+BROKEN = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What the forward pass of a family raises that does not take packs."""
 
 _WAY_OUT = "Choose a model of another family: Llama, Mistral, Qwen 2, Qwen 3 and their mixtures of experts work"
@@ -119,11 +119,14 @@ class PolicyModel(nn.Module):
         return torch.autocast(next(self.parameters()).device.type, torch.bfloat16, enabled=enabled)
 
     def logits(self, states: Tensor) -> Tensor:
-        """Return float32 logits of last hidden states, computed in the type of the output layer's weights."""
+        """Return logits of last hidden states, computed in float32 whatever the type of the output layer's weights."""
         head = self.lm.get_output_embeddings()
         with self._autocast(enabled=False):
-            logits: Tensor = head(states.to(head.weight.dtype)).float()
-        return logits
+            if head.weight.dtype == torch.float32:
+                logits: Tensor = head(states.float())
+                return logits
+            bias = None if head.bias is None else head.bias.float()
+            return nn.functional.linear(states.float(), head.weight.float(), bias)
 
     @property
     def layers(self) -> Sequence[nn.Module]:
@@ -142,7 +145,7 @@ class PolicyModel(nn.Module):
         batch = segments_batch([[all_sampled(row.tolist())] for row in rows])
         device = next(self.parameters()).device
         (pack,) = (one.to(device) for one in batch.packs(most=100))
-        with refuse_family(self.lm.config, _BROKEN):
+        with refuse_family(self.lm.config, BROKEN):
             logprobs, leak = self._find_leak(pack)
             alone = [self._run_alone(row.to(device)) for row in rows]
         packed = torch.zeros(batch.tokens)

@@ -1,9 +1,9 @@
 """The memory that each card of a run needs, before anything starts."""
 
+import contextlib
 import copy
 import dataclasses
-import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ..errors import UsageError
 from .batch import segments_batch
-from .config import TrainConfig
-from .generators.weight_sync import shares_card
-from .model import PolicyModel, all_sampled, load_shape, refuse_family, with_adapters
+from .config import ModelConfig, TrainConfig
+from .generators.weight_sync import read_arguments, shares_card
+from .learner import samples_from_device
+from .model import BROKEN, PolicyModel, all_sampled, load_shape, refuse_family, with_adapters
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -52,7 +53,7 @@ class MemoryPlan:
 
 
 def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPlan:
-    """Return the memory of the card that needs most, that of rank 0.
+    """Return the memory of the card that needs most: that of rank 0, with a vLLM server that shares any rank's card.
 
     With P weights of which T are trained, L layers, width h, N processes, vocabulary V and a microbatch of t tokens:
 
@@ -60,15 +61,17 @@ def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPla
     |---|---|
     | weights | 4 P / N; base weights of LoRA in their own type |
     | gradients, optimizer | 4 T / N and 8 T / N: AdamW's two moments (ZeRO, arXiv 1910.02054, section 3.1) |
-    | bfloat16 copies | 2 * weights of the layers; with N > 1 of two layers, the one in use and the coming one |
-    | activations | L t a; with checkpointing L t 4 h (arXiv 2205.05198, sections 4 and 5) |
-    | backward | the largest of three: 7 chunk V 4 for a chunk of logits; t a / 3 for the gradients of a layer, with |
-    | | checkpointing plus t a; 4 T / N for AdamW's step, less the activations, which are free by then |
-    | reference, whole copy | 4 P / N for a KL penalty; 4 P on rank 0 for a sync on the card |
-    | key-value cache | 2 L * key heads * head width * bytes a token (PagedAttention, arXiv 2309.06180, section 3) |
+    | bfloat16 copies | 2 * float32 weights of the layers; with N > 1 of two, the one in use and the coming one |
+    | activations | L t a; with checkpointing L t b h, b bytes of a weight (arXiv 2205.05198, sections 4 and 5) |
+    | backward | the largest of three: 7 chunk V 4 for a chunk of logits, and 4 V h if b < 4; t a / 3 for the |
+    | | gradients of a layer, with checkpointing plus t a; 4 T / N for AdamW's step, less the |
+    | | activations, which are free by then |
+    | reference, whole copy | 4 P / N for a KL penalty; 4 P on rank 0 for a generator that reads the card |
+    | key-value cache | 2 L * key heads * head width * bytes a token (PagedAttention, arXiv 2309.06180, section 3); |
+    | | with latent attention L * (latent + rotary width) * bytes (arXiv 2405.04434); L counts layers of attention |
 
     a, the bytes that a layer keeps for a token, depends on the family and on the precision. It is not a formula: it is
-    counted in a forward pass of one and two layers of the same widths.
+    counted in a forward pass of one and two layers of the same widths, with their adapters and types.
 
     Args:
         config: The configuration.
@@ -76,21 +79,29 @@ def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPla
         processes: Training processes, one for each card.
 
     Raises:
-        UsageError: The configuration needs more; the message names the largest part.
+        UsageError: The configuration needs more; the message names the largest part. Or the model cannot be counted.
         MissingDependency: transformers, or peft for adapters, is not installed.
     """
     shape = load_shape(config.model.path)
-    lm = _build(shape, config.model.lora_rank)
-    every, trained, layers = _count_weights(lm)
+    if config.model.lora_rank and processes > 1:
+        raise UsageError("model.lora_rank needs one process: plan without --nproc")
+    with _refuse_uncounted(shape):
+        every, trained, layers = _count_weights(_build(shape, config.model))
+        kept = _count_activations(shape, config.model)
     base = getattr(torch, config.model.dtype).itemsize
-    tokens, width = config.optim.max_tokens_per_microbatch, shape.get_text_config().hidden_size
-    depth = shape.get_text_config().num_hidden_layers
-    kept = _count_activations(shape, config.model.precision)
+    text = shape.get_text_config()
+    tokens, width, depth, words = (
+        config.optim.max_tokens_per_microbatch,
+        text.hidden_size,
+        text.num_hidden_layers,
+        text.vocab_size,
+    )
     chunk = min(config.model.chunk, tokens)
     again = config.model.gradient_checkpointing
-    activations = tokens * depth * (4 * width if again else kept)
-    logits, layer = LOGIT_COPIES * 4 * chunk * shape.get_text_config().vocab_size, int(tokens * kept * LAYER_GRADIENTS)
-    half = config.model.precision == "bfloat16"
+    activations = tokens * depth * (base * width if again else kept)
+    head = 4 * words * width if base < 4 else 0  # its copy in float32
+    logits, layer = LOGIT_COPIES * 4 * chunk * words + head, int(tokens * kept * LAYER_GRADIENTS)
+    half = config.model.precision == "bfloat16" and base == 4
     whole = 4 * trained + base * (every - trained)
     parts = {
         "weights": whole // processes,
@@ -100,29 +111,55 @@ def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPla
         "activations": activations,
         "backward": max(logits, layer + again * tokens * kept, 4 * trained // processes - activations),
         "reference": whole // processes if config.algorithm.kl_coef else 0,
-        "whole copy": whole if processes > 1 and config.generation.options.get("weight_sync", "file") != "file" else 0,
+        "whole copy": whole if processes > 1 and samples_from_device(config.generation) else 0,
         "CUDA": CUDA_CONTEXT,
     }
-    plan = MemoryPlan(parts, *_plan_sampler(config, shape, every, card))
+    plan = MemoryPlan(parts, *_plan_sampler(config, shape, every, card, processes))
     _check(plan, config, card)
     return plan
 
 
 def _plan_sampler(
-    config: TrainConfig, shape: "PretrainedConfig", weights: int, card: int
+    config: TrainConfig, shape: "PretrainedConfig", weights: int, card: int, processes: int
 ) -> tuple[dict[str, int], int]:
     """Return the bytes of vLLM's weights and cache on the trainer's card, and of a token in the cache."""
-    arguments = [*map(str, config.generation.options.get("args", ()))]
-    given = {name: value for name, value in itertools.pairwise([*arguments, ""]) if name.startswith("--")}
-    each = 4 if given.get("--dtype") == "float32" else 2
+    given = read_arguments(config.generation.options)
+    for name in given.keys() & {"--quantization", "-q"}:
+        raise UsageError(f"--plan cannot count the weights of a server with {name}: leave it out, or start the run")
+    share = _read_number(given, "--gpu-memory-utilization", VLLM_SHARE)
+    split = int(_read_number(given, "--tensor-parallel-size", 1))
+    stages = int(_read_number(given, "--pipeline-parallel-size", 1))
+    each = 4 if given.get("--dtype") in ("float32", "float") else 2
+    cached = given.get("--kv-cache-dtype", "auto")
+    narrow = 1 if cached.startswith(("fp8", "int8")) else each if cached == "auto" else 2
+    with _refuse_uncounted(shape):
+        per_token = narrow * _count_cached(shape, split) // stages
+    if not shares_card(config, processes):
+        return {}, per_token
+    own = each * weights // (split * stages)
+    return {"vLLM: weights": own, "vLLM: cache": max(0, int(share * card) - own)}, per_token
+
+
+def _read_number(given: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        found = float(given.get(name, default))
+    except ValueError:
+        found = 0.0
+    if found <= 0:
+        raise UsageError(f"generation.options.args: {name} {given[name]!r} is not a number above 0")
+    return found
+
+
+def _count_cached(shape: "PretrainedConfig", split: int) -> int:
+    """Return the values of a token in the cache of one of `split` cards. Sliding windows count as whole layers."""
     text = shape.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ["attention"] * text.num_hidden_layers
+    layers = sum("attention" in kind and "linear" not in kind for kind in kinds)
+    if rank := getattr(text, "kv_lora_rank", None):  # one compressed head that each card holds (arXiv 2405.04434)
+        return int(layers * (rank + text.qk_rope_head_dim))
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    per_token = 2 * text.num_hidden_layers * heads * head * each
-    if not shares_card(config.generation):
-        return {}, per_token
-    share = int(float(given.get("--gpu-memory-utilization", VLLM_SHARE)) * card)
-    return {"vLLM: weights": each * weights, "vLLM: cache": max(0, share - each * weights)}, per_token
+    return int(2 * layers * max(1, heads // split) * head)
 
 
 def _check(plan: MemoryPlan, config: TrainConfig, card: int) -> None:
@@ -152,13 +189,25 @@ _FIXES = {
 }
 
 
-def _build(shape: "PretrainedConfig", lora_rank: int) -> "PreTrainedModel":
+@contextlib.contextmanager
+def _refuse_uncounted(shape: "PretrainedConfig") -> Iterator[None]:
+    """Name the family where counting fails, for example because its layers have different widths."""
+    try:
+        yield
+    except BROKEN as error:
+        raise UsageError(
+            f"--plan cannot count the memory of models of type {shape.model_type!r} ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _build(shape: "PretrainedConfig", config: ModelConfig) -> "PreTrainedModel":
     """Return the model without memory."""
     from transformers import AutoModelForCausalLM
 
+    dtype = getattr(torch, config.dtype)
     with torch.device("meta"), refuse_family(shape):
-        lm = AutoModelForCausalLM.from_config(shape, attn_implementation="sdpa")
-        return with_adapters(lm, lora_rank) if lora_rank else lm
+        lm = AutoModelForCausalLM.from_config(shape, dtype=dtype, attn_implementation="sdpa")
+        return with_adapters(lm, config.lora_rank) if config.lora_rank else lm
 
 
 def _count_weights(lm: "PreTrainedModel") -> tuple[int, int, int]:
@@ -169,12 +218,10 @@ def _count_weights(lm: "PreTrainedModel") -> tuple[int, int, int]:
     return sum(weight.numel() for weight in every), trained, layers
 
 
-def _count_activations(shape: "PretrainedConfig", precision: str) -> int:
+def _count_activations(shape: "PretrainedConfig", config: ModelConfig) -> int:
     """Return the bytes that a layer keeps for a token until the backward pass."""
     found = {
-        (depth, tokens): _count_kept(_shrink(shape, depth), precision, tokens)
-        for depth in (1, 2)
-        for tokens in (64, 192)
+        (depth, tokens): _count_kept(_shrink(shape, depth), config, tokens) for depth in (1, 2) for tokens in (64, 192)
     }
     slopes = [(found[depth, 192] - found[depth, 64]) / 128 for depth in (1, 2)]
     return round(slopes[1] - slopes[0])
@@ -189,14 +236,14 @@ def _shrink(shape: "PretrainedConfig", depth: int) -> "PretrainedConfig":
         setattr(small, name, None)
         setattr(text, name, None)
     if getattr(text, "layer_types", None):
-        text.layer_types = text.layer_types[:depth]
+        text.layer_types = (text.layer_types * 2)[:depth]
     return small
 
 
-def _count_kept(shape: "PretrainedConfig", precision: str, tokens: int) -> int:
+def _count_kept(shape: "PretrainedConfig", config: ModelConfig, tokens: int) -> int:
     """Return the bytes that a forward pass keeps for the backward pass, weights not counted."""
-    lm: Any = _build(shape, 0).to_empty(device="cpu")
-    model = PolicyModel(lm, precision=precision).train()
+    lm: Any = _build(shape, config).to_empty(device="cpu")
+    model = PolicyModel(lm, precision=config.precision).train()
     (pack,) = segments_batch([[all_sampled([index % 64 for index in range(tokens // 2)])]] * 2).packs(tokens)
     own = {_place(weight) for weight in lm.parameters()}
     kept: dict[int, int] = {}

@@ -104,7 +104,7 @@ class Ranks:
         """Shard a model over the processes: each layer, and the rest together.
 
         With `precision` "bfloat16" the layers' weights are gathered in bfloat16 and their gradients summed in float32.
-        Shards stay float32; autocast computes as in one process.
+        Shards stay float32; autocast computes as in one process, except that gains of norms are rounded to bfloat16.
 
         Raises:
             MissingDependency: PyTorch is too old.

@@ -271,6 +271,14 @@ def test_logprobs_are_those_of_the_plain_model(tiny_lm: Any) -> None:
     np.testing.assert_allclose(model(pack).logprobs.detach().numpy(), expected, atol=1e-5)
 
 
+def test_logits_of_bfloat16_weights_are_not_rounded_to_bfloat16(tiny_lm: Any) -> None:
+    model = PolicyModel(tiny_lm.bfloat16())
+    states = torch.randn(3, 32)
+    found = model.logits(states)
+    assert torch.equal(found, states @ tiny_lm.lm_head.weight.float().T)
+    assert not torch.equal(found, found.bfloat16().float())
+
+
 def test_a_temperature_divides_the_logits(tiny_lm: Any) -> None:
     batch = make_batch([episode(segment("0011", 2, temperature=0.5))])
     (pack,) = batch.packs(100)

@@ -55,13 +55,26 @@ def measure(wanted: TrainConfig) -> int:
     for event in sorted(events, key=lambda event: event.start_ns()):
         size += event.nbytes()
         peak = max(peak, size)
-    return peak + 12 * sum(weight.numel() for weight in learner.model.parameters())
+    weights = list(learner.model.parameters())
+    trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+    return peak + sum(weight.nbytes for weight in weights) + 8 * trained
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_plan_is_the_measured_peak(folder: str, precision: str, checkpointing: bool) -> None:
-    wanted = config(folder, precision=precision, gradient_checkpointing=checkpointing)
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # of peft
+@pytest.mark.parametrize(
+    ("precision", "checkpointing", "more"),
+    [
+        ("float32", False, {}),
+        ("float32", True, {}),
+        ("bfloat16", False, {}),
+        ("bfloat16", True, {}),
+        ("bfloat16", False, {"lora_rank": 4, "dtype": "bfloat16"}),
+    ],
+)
+def test_a_plan_is_the_measured_peak(folder: str, precision: str, checkpointing: bool, more: Any) -> None:
+    if more:
+        pytest.importorskip("peft")
+    wanted = config(folder, precision=precision, gradient_checkpointing=checkpointing, **more)
     planned = sum(size for name, size in plan_memory(wanted, 10**12).parts.items() if name != "CUDA")
     assert planned == pytest.approx(measure(wanted), rel=0.15)
 
@@ -83,6 +96,84 @@ def test_adapters_have_gradients_and_moments_and_the_base_has_none(folder: str) 
     assert plan["gradients"] == 4 * ranks
     assert plan["optimizer"] == 8 * ranks
     assert plan["weights"] == full["weights"] // 2 + 4 * ranks
+
+
+def serve(*args: str, **env: str) -> Any:
+    return {"backend": "vllm", "options": {"args": args, "env": env}}
+
+
+@pytest.mark.parametrize(
+    ("args", "values"),
+    [
+        ((), 2),
+        (("--dtype=float32",), 4),
+        (("--dtype", "float32", "--kv-cache-dtype", "fp8"), 1),
+        (("-tp", "2"), 1),  # a head of two on each card
+    ],
+)
+def test_a_token_in_the_cache_is_counted_by_the_servers_arguments(folder: str, args: Any, values: int) -> None:
+    assert plan_memory(config(folder, generation=serve(*args)), 10**12).kv_per_token == values * 2 * 4 * 2 * 16
+
+
+@pytest.mark.parametrize(
+    ("env", "model", "processes", "shared"),
+    [
+        ({}, {}, 1, True),
+        ({}, {"device": "cuda:1"}, 1, False),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, {}, 1, False),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, {"device": "cuda:1"}, 1, True),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, {}, 2, True),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, {}, 2, False),
+    ],
+)
+def test_a_server_is_planned_on_the_card_of_any_process(
+    folder: str, env: Any, model: Any, processes: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    generation = serve("--gpu-memory-utilization=0.3", **env)
+    plan = plan_memory(config(folder, generation=generation, **model), 10**12, processes)
+    assert bool(plan.sampler) == shared
+    if shared:
+        assert sum(plan.sampler.values()) == pytest.approx(0.3e12, rel=1e-6)
+
+
+def test_the_generator_of_this_process_needs_a_whole_copy(folder: str) -> None:
+    parts = plan_memory(config(folder), 10**12, 4).parts
+    assert parts["whole copy"] == pytest.approx(4 * parts["weights"], abs=4)
+
+
+SHAPE = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+
+
+def test_latent_attention_caches_one_vector_a_layer(tmp_path: Path) -> None:
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+    transformers.DeepseekV3Config(
+        **SHAPE, **experts, num_hidden_layers=4, num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16,
+        qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=12, n_group=1, topk_group=1,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    assert plan_memory(config(str(tmp_path)), 10**12).kv_per_token == 2 * 4 * (16 + 8)
+
+
+@pytest.mark.parametrize(
+    ("generation", "model", "processes", "why"),
+    [
+        (serve("--gpu-memory-utilization", "most"), {}, 1, "'most' is not a number above 0"),
+        (serve("--quantization=fp8"), {}, 1, "cannot count the weights of a server with --quantization"),
+        ({}, {"lora_rank": 2}, 2, "needs one process"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(folder: str, generation: Any, model: Any, processes: int, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        plan_memory(config(folder, generation=generation, **model), 10**12, processes)
+
+
+def test_a_family_whose_layers_differ_is_refused_by_name(tmp_path: Path) -> None:
+    if not hasattr(transformers, "Gemma4TextConfig"):
+        pytest.skip("this version of transformers has no Gemma 4")
+    shape = transformers.Gemma4TextConfig(**SHAPE, num_hidden_layers=4, num_key_value_heads=2, head_dim=16)
+    shape.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="--plan cannot count the memory of models of type 'gemma4_text'"):
+        plan_memory(config(str(tmp_path)), 10**12)
 
 
 @pytest.mark.parametrize(

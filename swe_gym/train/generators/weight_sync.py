@@ -13,6 +13,7 @@ import base64
 import contextlib
 import importlib.util
 import itertools
+import math
 import os
 import pickle
 import shutil
@@ -31,7 +32,7 @@ from torch.multiprocessing import reductions
 from ...errors import MissingDependency, PolicyError, SweGymError, UsageError, unknown_name
 from ...threads import in_thread
 from ...types import Json, JsonMapping, JsonObject
-from ..config import GenerationConfig
+from ..config import GenerationConfig, TrainConfig
 from ..model import PolicyModel, explain_writing
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ Call = Callable[[str, str, JsonObject | None], Json]
 
 METHODS = ("file", "ipc", "nccl")
 
-_PARALLEL = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp")
+_SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size"}
 """Arguments of `vllm serve` that multiply its number of GPUs."""
 
 
@@ -136,22 +137,42 @@ def _obstacle(method: str, config: GenerationConfig, device: torch.device) -> st
     return ""
 
 
-def shares_card(config: GenerationConfig) -> bool:
-    """Return whether a vLLM server that the trainer starts uses the trainer's first GPU, also where there is none."""
-    ours = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-    theirs = config.options.get("env", {}).get("CUDA_VISIBLE_DEVICES", ours)
-    return config.backend == "vllm" and not config.url and ours in str(theirs).split(",")
+def shares_card(config: TrainConfig, processes: int) -> bool:
+    """Return whether a vLLM server that the trainer starts uses a GPU of a training process, also where there is none.
+
+    Without `CUDA_VISIBLE_DEVICES`, GPUs have their numbers as names.
+    """
+    kind, _, number = config.model.device.partition(":")
+    if config.generation.backend != "vllm" or config.generation.url or kind == "cpu":
+        return False
+    first = int(number or 0) if processes == 1 else 0  # torchrun's processes use the first ones
+    used = range(first, first + processes)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = {**os.environ, **config.generation.options.get("env", {})}.get("CUDA_VISIBLE_DEVICES")
+    ours = [*map(str, used)] if visible is None else [visible.split(",")[index] for index in used]
+    count = _count_gpus(config.generation.options)
+    theirs = [*map(str, range(count))] if seen is None else str(seen).split(",")[:count]
+    return not {name.strip() for name in ours}.isdisjoint(name.strip() for name in theirs)
+
+
+def read_arguments(options: JsonMapping) -> dict[str, str]:
+    """Return the arguments of a server that the trainer starts, by their long names."""
+    given = {}
+    for argument, following in itertools.pairwise([*map(str, options.get("args", ())), ""]):
+        name, equals, value = argument.partition("=")
+        if name.startswith("-"):
+            given[_SHORT.get(name, name)] = value if equals else following
+    return given
+
+
+def _count_gpus(options: JsonMapping) -> int:
+    given = read_arguments(options)
+    return math.prod(int(given[name]) for name in _SHORT.values() if given.get(name, "").isdecimal())
 
 
 def _gpus_of_server(options: JsonMapping) -> list[str]:
     """Return the GPUs of a server that the trainer starts: the first of those visible to it."""
-    count = 1
-    for argument, following in itertools.pairwise([*map(str, options.get("args", ())), ""]):
-        name, equals, value = argument.partition("=")
-        number = value if equals else following
-        if name in _PARALLEL and number.isdecimal():
-            count *= int(number)
-    return _visible({**os.environ, **options.get("env", {})})[:count]
+    return _visible({**os.environ, **options.get("env", {})})[: _count_gpus(options)]
 
 
 def _visible(environment: Mapping[str, str]) -> list[str]:
