@@ -1,5 +1,6 @@
 """Packing does not change results, and tokens of the environment have no gradient."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402  only w
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from swe_gym.errors import UsageError  # noqa: E402
-from swe_gym.train.attention import PackedRows, attend_rows  # noqa: E402
+from swe_gym.train.attention import PackedRows, _fits_kernel, attend_rows  # noqa: E402
 from swe_gym.train.batch import first_fit, make_batch  # noqa: E402
-from swe_gym.train.model import PolicyModel, checkpoint_layers, load_model  # noqa: E402
+from swe_gym.train.model import PolicyModel, checkpoint_layers, is_full, load_model  # noqa: E402
 from swe_gym.trajectories.trajectory import Segment, Trajectory  # noqa: E402
 
 
@@ -157,6 +158,21 @@ def test_attention_of_a_pack_is_that_of_a_mask_of_its_square(window: int) -> Non
 
 
 @pytest.mark.parametrize(
+    ("width", "value_width", "dtype", "fits"),
+    [
+        (128, 128, "bfloat16", True),
+        (128, 128, "float32", False),
+        (192, 128, "bfloat16", False),  # DeepSeek V3
+        (512, 512, "bfloat16", False),  # Gemma 4
+        (100, 100, "float16", False),
+    ],
+)
+def test_flash_attention_gets_only_heads_that_it_takes(width: int, value_width: int, dtype: str, fits: bool) -> None:
+    query, value = (torch.empty(1, 1, 1, one, dtype=getattr(torch, dtype)) for one in (width, value_width))
+    assert _fits_kernel(query, value) == fits
+
+
+@pytest.mark.parametrize(
     ("kind", "more"),
     [
         ("Qwen2", {"num_key_value_heads": 2}),
@@ -194,6 +210,21 @@ def test_a_pack_equals_padded_rows_with_values_and_gradients(kind: str, more: di
     (weights[pack.index] * found).sum().backward()
     for name, weight in lm.named_parameters():
         np.testing.assert_allclose(weight.grad.numpy(), expected[name].numpy(), atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
+        (RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed"), True),
+        (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), True),
+        (PermissionError(errno.EACCES, "Permission denied"), False),
+        (RuntimeError("CUDA out of memory"), False),
+    ],
+)
+def test_a_full_disk_is_told_from_other_errors(error: Exception, full: bool) -> None:
+    assert is_full(error) == full
 
 
 class LargestTensor(TorchDispatchMode):

@@ -54,7 +54,15 @@ SECONDS = {
 }
 """Four threads, ten seconds of episodes."""
 
-ABSENT = ("kl", "rollout_idle_frac", "train_idle_frac", "staleness_mean")
+ABSENT = (
+    "kl",
+    "frac_cut",
+    "frac_ratio_tails",
+    "staleness_mean",
+    "frac_stale_tokens",
+    "rollout_idle_frac",
+    "train_idle_frac",
+)
 """Metrics that the runs of the examples do not have."""
 
 
