@@ -58,9 +58,9 @@ def test_help_has_one_style(name: str, command: Any) -> None:
         assert not re.search(r"may be repeated|[Dd]efaults? (?:to|is)|\. Default", said), place
         assert said.count("(default") <= 1, place
         if one.param_type_name == "argument" or not (one.is_flag or one.name in CHOICES):
-            assert re.fullmatch(r"[\[\]A-Z_/:.,=|N]+|harbor\|rllm\|verl|PACKAGE OLD NEW", one.metavar or ""), (
-                f"{place}: the metavariable is {one.metavar}"
-            )
+            assert re.fullmatch(
+                r"[\[\]A-Z_/:.,=|N]+|harbor\|rllm\|verl|PACKAGE (OLD NEW|VERSION COUNT)", one.metavar or ""
+            ), f"{place}: the metavariable is {one.metavar}"
         assert not (one.nargs == -1 and one.metavar.endswith("...")), f"{place}: the usage line adds the dots"
 
 
