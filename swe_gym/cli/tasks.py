@@ -1,7 +1,8 @@
 """`swe-gym tasks`: list, show, export, split and make tasks."""
 
 import datetime
-import os
+import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +47,7 @@ app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make
 HARBOR = "harbor"
 """Value of `--to` for a folder of Harbor's tasks."""
 
-WRITE_EVERY = 20
+WRITE_EVERY = 5
 """New tasks after which the task file is written."""
 
 WIDE = 130
@@ -392,10 +393,11 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
 
     if "/" in name and not options["tests"]:
         raise UsageError(f"{name} is a folder: pass the command that runs its tests (--tests 'python -m pytest tests')")
-    started, spent, before = time.monotonic(), _spent(), len(known)
+    started, before = time.monotonic(), len(known)
     record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
     made = make_mutants(name, version, count=count, known=known.values(), record=str(record), date=date, **options)
     found, number = dict(known), 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # once what is finished is written
     try:
         for number, task in enumerate(made, 1):
             found[task.task_id] = task
@@ -406,16 +408,12 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
             write_tasks(found.values(), output)
     added = len(found) - before
     console = open_console()
-    cost = f"{time.monotonic() - started:.0f} s, {(_spent() - spent) / max(added, 1):.1f} s of CPU for each new one"
-    console.print(f"{quantify(added, 'new task')} in {output} ({len(found)} in all; {cost}); records: {record}")
+    console.print(
+        f"{quantify(added, 'new task')} in {output} ({len(found)} in all) after {time.monotonic() - started:.0f} s; "
+        f"records: {record}"
+    )
     if number < count:
         console.print(f"No further bug of {name} {version} makes a task. The records say why.")
-
-
-def _spent() -> float:
-    """CPU seconds of this process, and of those that it has waited for, such as local sandboxes."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _print_dropped(console: Console, dropped: Mapping[str, str]) -> None:
