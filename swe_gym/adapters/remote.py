@@ -274,7 +274,7 @@ class RemoteEnv(ToolEnv):
         """Take a step on the server. No text raises, nor does the loss of the server.
 
         Raises:
-            ResetNeeded: There is no running episode.
+            ResetNeeded: No episode is running.
             UsageError: The action is not text.
         """
         if not isinstance(action, str):

@@ -113,7 +113,7 @@ class ClientSession:
         """Take a step, or end the episode at a limit and grade the work as it is.
 
         Raises:
-            ResetNeeded: There is no running episode.
+            ResetNeeded: No episode is running.
             UsageError: This environment cannot be ended.
         """
         self._steps += not limit

@@ -66,6 +66,13 @@ WATCHED = 4
 BATCH = 4
 """Bugs for each worker that are tried before their tasks are validated."""
 
+IN_EVERY_ENVIRONMENT = (
+    "cachecontrol certifi chardet colorama dependency-groups distlib distro idna msgpack packaging pip pkg-resources "
+    "platformdirs pygments pyparsing pyproject-hooks requests resolvelib rich setuptools six tenacity tomli tomli-w "
+    "truststore typing-extensions urllib3 webencodings"
+).split()
+"""Packages of which pip brings a copy, where a policy would find the code without the bug."""
+
 OUTSIDE = ("setup.py", "conftest.py", "docs/*", "doc/*", "examples/*", "benchmarks/*", "tools/*", "scripts/*")
 """Files that are not product code."""
 
@@ -123,10 +130,11 @@ def open_release(package: str, version: str, options: BuildOptions) -> Project:
     """Prepare a release of a package, and run its tests.
 
     Raises:
-        TaskError: The release is missing or has no tests, or none of them passes.
+        TaskError: The release is missing or has no tests, none of them passes, or pip brings a copy of the package.
         MissingInterpreter: That version of Python is not installed.
         SandboxError: The index or a sandbox failed.
     """
+    _refuse_copied(package)
     options.progress(f"looking for the source release of {package} {version}")
     workspace = find_release(package, version)
     tree = prepare_workspace(workspace, timeout=BUILD_TIMEOUT)
@@ -151,7 +159,7 @@ def open_commit(repository: str, tests: str, commit: str, options: BuildOptions)
 
     Raises:
         UsageError: The repository does not exist.
-        TaskError: The commit is missing or has no tests, or none of them passes.
+        TaskError: The commit is missing or has no tests, none of them passes, or pip brings a copy of the package.
         MissingInterpreter: That version of Python is not installed.
         SandboxError: The index or a sandbox failed.
     """
@@ -162,13 +170,23 @@ def open_commit(repository: str, tests: str, commit: str, options: BuildOptions)
     workspace = GitWorkspace(url=str(folder), ref=commit)
     tree = prepare_workspace(workspace, timeout=BUILD_TIMEOUT)
     layout = find_tests(list_files(tree))
+    package = read_project(tree).get("name", folder.name)
+    _refuse_copied(package)
     options.progress("installing the requirements of the code and its tests")
-    python = _without(read_project(tree).get("name", folder.name), pin_environment(tree, tests, options))
+    python = _without(package, pin_environment(tree, tests, options))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip("._-") or "repository"
     draft = _draft(name, commit[:12], tree, layout, tests, options)
     return _measure(
         name, commit[:12], tree, layout, draft.model_copy(update={"workspace": workspace, "python": python}), options
     )
+
+
+def _refuse_copied(package: str) -> None:
+    if canonicalize_name(package) in IN_EVERY_ENVIRONMENT:
+        raise TaskError(
+            f"pip brings a copy of {package} into every environment, where a policy would find the code without the "
+            "bug: choose another package"
+        )
 
 
 def _without(package: str, python: PythonEnv) -> PythonEnv:
@@ -272,7 +290,7 @@ class TrialResult(NamedTuple):
     """What the tests say of a bug.
 
     Attributes:
-        failing: Tests that fail by it; none if it is unfit.
+        failing: Tests that fail because of it; none if it is unfit.
         reason: Why it is unfit; empty if it is not.
         observed: Failing test -> what it shows; see `guests/observe.py`.
     """

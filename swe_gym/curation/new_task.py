@@ -321,7 +321,7 @@ def resolve_commit(folder: Path, commit: str) -> str:
     """Return the hash of a commit of a repository.
 
     Raises:
-        TaskError: There is no such commit.
+        TaskError: The commit is missing.
     """
     return _ask_git(folder, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
 

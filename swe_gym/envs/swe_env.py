@@ -293,7 +293,7 @@ class SweEnv(ToolEnv):
         without a reward.
 
         Raises:
-            ResetNeeded: There is no running episode.
+            ResetNeeded: No episode is running.
             UsageError: The action is not text.
         """
         if not isinstance(action, str):
@@ -430,7 +430,7 @@ class SweEnv(ToolEnv):
         sessions of a debugger are not. Take it between two steps. Its time does not count towards limits.
 
         Raises:
-            ResetNeeded: There is no running episode.
+            ResetNeeded: No episode is running.
             Unsupported: A step of the task was judged already.
             FileError: What was written is too large, or cannot be read.
             SandboxError: The sandbox failed.
@@ -479,7 +479,7 @@ class SweEnv(ToolEnv):
             The result of a step, with an empty observation.
 
         Raises:
-            ResetNeeded: There is no running episode.
+            ResetNeeded: No episode is running.
             UsageError: The limit is empty.
         """
         if not limit:
@@ -490,7 +490,7 @@ class SweEnv(ToolEnv):
         """Count a turn of a policy that works in `sandbox` itself, and the signs of cheating in its tool calls.
 
         Raises:
-            ResetNeeded: There is no running episode.
+            ResetNeeded: No episode is running.
         """
         episode = self._running()
         episode.turn += 1
@@ -506,7 +506,7 @@ class SweEnv(ToolEnv):
             episode continues.
 
         Raises:
-            ResetNeeded: There is no running episode.
+            ResetNeeded: No episode is running.
         """
         return self._finish("")
 
@@ -517,7 +517,7 @@ class SweEnv(ToolEnv):
             The result of a step, with an empty observation.
 
         Raises:
-            ResetNeeded: There is no running episode.
+            ResetNeeded: No episode is running.
         """
         with self._turn_lock:
             episode = self._running()

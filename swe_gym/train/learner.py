@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..errors import MissingDependency, UsageError
 from .batch import Batch, Pack
 from .checkpoint import State
 from .config import AlgorithmConfig, GenerationConfig, ModelConfig, OptimConfig, TrainConfig
-from .model import PolicyModel, load_model
+from .model import PolicyModel, load_model, load_pretrained
 from .objective import cispo_loss, kl, policy_loss, token_weights, truncated_importance, value_loss
 from .ranks import Ranks, on_all_ranks
 
@@ -373,19 +372,6 @@ def load_policy(config: ModelConfig, device: torch.device | None = None) -> Poli
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a Hugging Face folder or id.
-
-    Raises:
-        MissingDependency: transformers is not installed.
-        UsageError: The path is neither.
-    """
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise MissingDependency(f"training needs transformers: pip install 'swe-gym[train]' ({error})") from error
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"model.path {path!r} is neither a model folder nor a Hugging Face id that can be downloaded: {error}"
-        ) from error
+    """Load the tokenizer of a Hugging Face folder or id. Raises the errors of `load_pretrained`."""
+    tokenizer: PreTrainedTokenizerBase = load_pretrained("AutoTokenizer", path)
+    return tokenizer

@@ -6,7 +6,7 @@ import errno
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -376,18 +376,23 @@ def load_model(
 
 
 def load_shape(path: str) -> "PretrainedConfig":
-    """Load the configuration of a Hugging Face folder or id.
+    """Load the configuration of a Hugging Face folder or id. Raises the errors of `load_pretrained`."""
+    return load_pretrained("AutoConfig", path)
+
+
+def load_pretrained(kind: str, path: str) -> Any:
+    """Load a part of a Hugging Face folder or id, by the name of its class in transformers.
 
     Raises:
         MissingDependency: transformers is not installed.
         UsageError: The path is neither.
     """
     try:
-        from transformers import AutoConfig
+        import transformers
     except ImportError as error:
         raise MissingDependency(f"training needs transformers: pip install 'swe-gym[train]' ({error})") from error
     try:
-        return AutoConfig.from_pretrained(path)
+        return getattr(transformers, kind).from_pretrained(path)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"model.path {path!r} is neither a model folder nor a Hugging Face id that can be downloaded: {error}"

@@ -328,3 +328,9 @@ def test_a_project_without_passing_tests_is_refused(project: Project, tmp_path: 
 def test_impossible_numbers_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 1: count=0"):
         make_mutants("sqlparse", "0.5.3", count=0)
+
+
+@pytest.mark.parametrize("name", ["Packaging", "typing_extensions"])
+def test_a_package_that_pip_brings_along_is_refused(name: str) -> None:
+    with pytest.raises(TaskError, match="pip brings a copy"):
+        make_mutants(name, "1.0")
