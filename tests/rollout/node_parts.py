@@ -3,11 +3,15 @@
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
+
+import gymnasium
 
 from swe_gym.remote import Host, NodeLost
 from swe_gym.rollout.executors.jobs import JobHost
 from swe_gym.rollout.executors.nodes import HostNode, RemoteExecutor
+from swe_gym.rollout.policies import GoldPolicy
 
 
 class LocalLink:
@@ -80,3 +84,15 @@ def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
             return
         pause.wait(0.005)
     raise AssertionError("it did not happen")
+
+
+class GatedGold(GoldPolicy):
+    """The gold policy, which acts once a file exists; plans name it by its dotted path."""
+
+    def __init__(self, env: gymnasium.Env[str, str], gate: str) -> None:
+        super().__init__(env)
+        self._gate = Path(gate)
+
+    def act(self, observation: str) -> str:
+        wait_for(self._gate.exists, 60)
+        return super().act(observation)

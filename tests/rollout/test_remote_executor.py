@@ -257,14 +257,17 @@ def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path, executor: str) ->
 
 
 def test_the_episodes_of_a_killed_process_are_played_again(tmp_path: Path) -> None:
-    plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:4]))
+    gate, tasks = tmp_path / "gate", load_source("toy").ids()[:4]
+    plan = Plan(source="toy", policy="node_parts:GatedGold", policy_options={"gate": str(gate)}, tasks=tuple(tasks))
     killed: list[int] = []
 
     def kill(_: Progress) -> None:
-        if not killed and list((tmp_path / "run" / "live").iterdir()):
+        """Kill both processes while their episodes run, and let those end that come after."""
+        if not killed and len(list((tmp_path / "run" / "live").iterdir())) == 3:
             killed.extend(children("swe_gym.remote.process"))
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
+            gate.touch()
 
     options = RolloutOptions(executor="process", workers=3, executor_options={"processes": 2}, retries=0)
     result = rollout(plan, tmp_path / "run", options, on_progress=kill)
