@@ -25,9 +25,10 @@ from pathlib import Path
 from common import LiveTable, open_box
 from counter_tests import gold_patch, judged, make_variant
 
+from swe_gym.certification import Certificate, Claim, JudgeSettings, Origins, certify
 from swe_gym.cli.common import TaskSubset, open_source
 from swe_gym.cli.common import sandbox_options as parse_sandbox_options
-from swe_gym.curation import Certificate, Claim, JudgeSettings, Origins, certify, validate
+from swe_gym.curation import validate
 from swe_gym.errors import SweGymError
 from swe_gym.grading.counter.source import Source, TextEdit
 from swe_gym.grading.patch import Patch, take_patch

@@ -32,8 +32,9 @@ LAYERS = {
     "swe_gym.testing": 8,
     "swe_gym.train": 8,
     "swe_gym.viewer": 8,
-    "swe_gym.cli": 9,
-    "swe_gym.__main__": 10,
+    "swe_gym.certification": 9,
+    "swe_gym.cli": 10,
+    "swe_gym.__main__": 11,
 }
 """The longest prefix counts; everything else directly below the package is layer 0."""
 

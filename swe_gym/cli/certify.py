@@ -35,7 +35,17 @@ from .options import (
 from .preflight import backend_for, check_machine, check_sandboxes
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
-    from ..curation import Certificate, Claim, Claims, Deviation, JudgeSettings, Origin, Origins, RefusedClaim, Regraded
+    from ..certification import (
+        Certificate,
+        Claim,
+        Claims,
+        Deviation,
+        JudgeSettings,
+        Origin,
+        Origins,
+        RefusedClaim,
+        Regraded,
+    )
 
 TaskOption = Annotated[str | None, SOURCE]
 BackendOption = Annotated[str | None, BACKEND]
@@ -89,8 +99,8 @@ def regrade(
     backend are those of the run unless you pass others; the reward is that of the run. The exit status is 1 if a reward
     differs, or if an attempt could not be judged.
     """
-    from ..curation import holds_certificates, read_claims
-    from ..curation import regrade as regrade_claims
+    from ..certification import holds_certificates, read_claims
+    from ..certification import regrade as regrade_claims
     from ..tasks import read_records
     from ..trajectories.run_folder import read_run
 
@@ -182,7 +192,7 @@ def certify(
             raise UsageError("--check repeats the runs that the certificates name: omit --times")
         _check(path, match, attempt, where, record, as_json=as_json)
         return
-    from ..curation import Origins, holds_certificates, read_claims, read_known
+    from ..certification import Origins, holds_certificates, read_claims, read_known
 
     if holds_certificates(path):
         raise UsageError(f"{path} holds certificates: `swe-gym certify {path} --check` judges their patches again")
@@ -218,7 +228,7 @@ def _judge(
     chosen: Chosen, origins: "Origins", record: Path | None, times: int, *, quiet: bool
 ) -> "Iterator[tuple[Claim, Certificate | str]]":
     """Validate the tasks, judge the attempts, and yield each with its certificate, or why it has none."""
-    from ..curation import certify as certify_claims
+    from ..certification import certify as certify_claims
     from ..curation import validate
 
     settings, console = chosen.settings, open_console()
@@ -289,7 +299,7 @@ def _certified_json(found: "Sequence[tuple[Claim, Certificate | str]]", chosen: 
 
 def _check(path: Path, match: str, attempt: int | None, where: "Where", record: Path | None, *, as_json: bool) -> None:
     """Repeat the judgement of certificates, print what differs, and exit."""
-    from ..curation import Certificate, Claims, Deviation, Origins
+    from ..certification import Certificate, Claims, Deviation, Origins
 
     certificates = Certificate.read_all(path)
     first = next(iter(certificates.values()))
@@ -400,7 +410,7 @@ class Where(NamedTuple):
         Raises:
             UsageError, SandboxStartError: They cannot.
         """
-        from ..curation import JudgeSettings
+        from ..certification import JudgeSettings
 
         backend = self.backend or self.known[2] or backend_for(tasks)
         recorded = self.known[3] if backend == self.known[2] else {}
@@ -417,7 +427,7 @@ def _choose(claims: "Claims", match: str, attempt: int | None, where: Where, *, 
     Raises:
         UsageError: No attempt matches, or the tasks cannot run.
     """
-    from ..curation import RefusedClaim, find_invalid, find_unsafe
+    from ..certification import RefusedClaim, find_invalid, find_unsafe
 
     wanted = [one for one in claims.claims if _matches(one, match, attempt)]
     refused = [one for one in claims.refused if _matches(one, match, attempt)]

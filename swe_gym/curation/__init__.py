@@ -1,4 +1,4 @@
-"""Making tasks and vouching for them."""
+"""Making and validating tasks."""
 
 from typing import TYPE_CHECKING
 
@@ -7,27 +7,13 @@ from ..registry import load as _load
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
     from .bundle import check_bundle as check_bundle
     from .bundle import pack_bundle as pack_bundle
-    from .certificate import Certificate as Certificate
-    from .certificate import Deviation as Deviation
-    from .certificate import Origins as Origins
-    from .certificate import certify as certify
-    from .certificate import find_unsafe as find_unsafe
-    from .certificate import holds_certificates as holds_certificates
-    from .certificate import read_known as read_known
-    from .claims import Claim as Claim
-    from .claims import Claims as Claims
-    from .claims import Origin as Origin
-    from .claims import RefusedClaim as RefusedClaim
-    from .claims import read_claims as read_claims
     from .harbor import export_harbor as export_harbor
     from .mutants import make_mutants as make_mutants
     from .new_task import BuildOptions as BuildOptions
     from .new_task import build_commit_task as build_commit_task
     from .new_task import build_release_task as build_release_task
-    from .regrading import JudgeSettings as JudgeSettings
-    from .regrading import Regraded as Regraded
-    from .regrading import find_invalid as find_invalid
-    from .regrading import regrade as regrade
+    from .validation import NODE_RETRIES as NODE_RETRIES
+    from .validation import judge_diff as judge_diff
     from .validation import validate as validate
 
 else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swe_gym.curation import Certificate
+from swe_gym.certification import Certificate
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import Task

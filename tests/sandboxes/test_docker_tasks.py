@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from bundled_tasks import TASKS, record, solution, solved_here, tour
 
-from swe_gym.curation import Certificate, Claim, JudgeSettings, Origins, certify
+from swe_gym.certification import Certificate, Claim, JudgeSettings, Origins, certify
 from swe_gym.curation.validation import validate
 from swe_gym.grading.diff import file_diff
 from swe_gym.tasks import load_source

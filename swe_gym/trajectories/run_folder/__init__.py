@@ -5,7 +5,7 @@
       trajectories.jsonl   records of graded episodes (see `find_records`); each (task, attempt) at most once
       index.jsonl          one `IndexLine` per record of trajectories.jsonl: its place, and the columns of a table
       failed.jsonl         records of failed tries: failures, cancelled and killed episodes
-      regraded.jsonl       new verdicts, which others add (see `swe_gym.curation.regrading`)
+      regraded.jsonl       new verdicts, which others add (see `swe_gym.certification.regrading`)
       live/                one file per running episode: its record so far
       progress.json        the last progress, replaced about every second
       lock                 held while a process writes

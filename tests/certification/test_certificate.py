@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from swe_gym.curation import Certificate, Claim, JudgeSettings, Origins, certify, regrade, validate
-from swe_gym.curation.certificate import task_sha256
-from swe_gym.curation.regrading import read_regraded
+from swe_gym.certification import Certificate, Claim, JudgeSettings, Origins, certify, regrade
+from swe_gym.certification.certificate import task_sha256
+from swe_gym.certification.regrading import read_regraded
+from swe_gym.curation import validate
 from swe_gym.grading.diff import file_diff
 from swe_gym.tasks import TaskRecord
 from swe_gym.types import FolderWorkspace, Task, Verdict

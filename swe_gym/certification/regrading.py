@@ -19,6 +19,7 @@ from typing import NamedTuple, get_args
 
 from pydantic import Field, ValidationError
 
+from ..curation import NODE_RETRIES, judge_diff
 from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
 from ..files import append_lines, json_lines
@@ -30,7 +31,6 @@ from ..rollout.executors import open_executor
 from ..tasks import TaskRecord, digest
 from ..types import Frozen, JsonObject, Task, TestStatus, Verdict
 from .claims import Claim
-from .validation import NODE_RETRIES, judge_diff
 
 logger = logging.getLogger(__name__)
 
