@@ -32,13 +32,13 @@ class ToySource(ListedSource[Path]):
             self.add(folder.name, folder)
 
     def build(self, task_id: str, item: Path) -> Task:  # noqa: ARG002  the folder's name is the id
-        """Read the task in a folder."""
-        return read_task(item)
+        """Return the task in a folder."""
+        return _read_bundled(item)
 
 
 @functools.cache
 def _find_folders() -> tuple[Path, ...]:
-    """The folders of the bundled tasks. The package does not change while it is loaded."""
+    """The folders of the bundled tasks."""
     return tuple(sorted(path.parent for path in _FOLDER.glob("*/task.toml")))
 
 
@@ -84,6 +84,9 @@ def read_task(folder: Path) -> Task:
         )
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, not TOML, or not the right fields
         raise TaskError(f"cannot read the task in {folder}: {error}") from error
+
+
+_read_bundled = functools.cache(read_task)  # the package does not change while it is loaded
 
 
 def _text(path: Path) -> str:

@@ -51,6 +51,8 @@ GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.
 """What the name of a file gives that was removed or replaced meanwhile."""
 SLACK = 60.0  # seconds that a message may be under way
 SMALLEST_STEP = 0.1  # seconds; a clock that is wrong by less is slowed down instead
+NO_FOLDER_IN_IT = 2
+"""Links to a folder without folders: its name and its ".". A file system that does not count them says 1."""
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems date changes
 
 
@@ -113,6 +115,8 @@ class Snapshots:
                 if fixed and info.st_ctime_ns < self.horizon and path != place.path:
                     continue
                 self.kept[info.st_dev, info.st_ino] = path
+                if info.st_nlink == NO_FOLDER_IN_IT:
+                    continue
                 with os.scandir(path) as entries:
                     folders = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
                 todo.extend(path for path in folders if path not in mounts)
@@ -205,16 +209,20 @@ def find_places(root: str) -> "tuple[list[WrittenMount], set[str]]":
     found: dict[str, WrittenMount] = {}
     mounts = set()
     with open("/proc/self/mountinfo", "rb") as file:
-        for line in file:
-            fields, _, source = os.fsdecode(line).partition(" - ")
-            path, options = fields.split()[4:6]
-            kind, flags = source.split()[0], source.split()[-1].split(",")
-            name = decode_octal(path)
-            mounts.add(name)
-            found.pop(name, None)
-            if "rw" in options.split(",") and "rw" in flags and kind not in NOT_ON_DISK and os.path.isdir(name):
-                layered = kind == "overlay"
-                found[name] = WrittenMount(name, layered, layered and not moves_folders(flags))
+        lines = os.fsdecode(file.read()).split("\n")[:-1]
+    for line in lines:
+        fields, _, source = line.partition(" - ")
+        path, options = fields.split(" ", 6)[4:6]
+        name = decode_octal(path)
+        mounts.add(name)
+        found.pop(name, None)
+        kind, _, more = source.partition(" ")
+        if kind in NOT_ON_DISK or "rw" not in options.split(","):
+            continue
+        flags = more.rpartition(" ")[2].split(",")
+        if "rw" in flags and os.path.isdir(name):
+            layered = kind == "overlay"
+            found[name] = WrittenMount(name, layered, layered and not moves_folders(flags))
     return sorted(found.values(), key=lambda one: one.path), mounts
 
 
