@@ -321,6 +321,7 @@ class Trainer:
         self.learner.seconds.update(dict.fromkeys(self.learner.seconds, 0.0))
         played = self._collect(train)
         waited = time.monotonic() - started
+        generator.begin_learning()
         metrics = make_update(played, self.learner, self.config, self.state)
         self.state.update += 1
         learning = dict(self.learner.seconds)  # without the forward pass of the weight-sync check
@@ -358,7 +359,8 @@ class Trainer:
         if len(played.lost) > self.config.run.max_failed * count:
             raise TrainingStopped(
                 f"update {self.state.update + 1}: the infrastructure lost {len(played.lost)} of {count} "
-                f"episodes, more than run.max_failed allows; the first failure: {played.lost[0]}"
+                f"episodes, more than run.max_failed allows; the first failure: {played.lost[0]}. Remove its cause and "
+                "run the same command again: it resumes from the last checkpoint"
             )
         return played
 

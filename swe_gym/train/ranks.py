@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import functools
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -16,12 +17,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..errors import MissingDependency, UsageError
+from ..errors import MissingDependency, SweGymError, UsageError
 from .batch import Pack
 from .config import ModelConfig
 
 CALL_TIMEOUT = datetime.timedelta(days=7)
 """How long the other processes wait for a call, for example while rank 0 plays episodes. They end with rank 0."""
+
+_BROKEN = re.compile(r"gloo/transport|NCCL")
+"""Errors of collective calls after another process has ended."""
+
+
+class RankLost(SweGymError):
+    """Another training process ended, so training cannot continue. The last checkpoint is intact."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a training process ended, or torchrun was stopped: see the first error above. Run the same command again: "
+            "the run resumes from its last checkpoint"
+        )
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +69,10 @@ class Ranks:
         if self.size > 1 and self.rank == 0:
             self._broken = True  # unless the call ends
             dist.broadcast_object_list([(name, arguments, options)], group=self._calls)
-        yield
+        try:
+            yield
+        except RuntimeError as error:
+            raise explain_broken(error) from error
         self._broken = False
 
     def follow(self, learner: object) -> None:
@@ -138,6 +156,15 @@ class Ranks:
         return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
+def explain_broken(error: RuntimeError) -> Exception:
+    """Return what an error of a call in all processes means."""
+    return RankLost() if _BROKEN.search(str(error)) else error
+
+
+def _end_at_sigterm(*_: object) -> None:
+    raise RankLost
+
+
 class _HasRanks(Protocol):
     @property
     def ranks(self) -> Ranks: ...
@@ -176,6 +203,8 @@ def open_ranks(config: ModelConfig) -> Iterator[Ranks]:
         ranks = Ranks(dist.get_rank(), size, device)
         if ranks.rank > 0:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 stops the others
+        else:
+            signal.signal(signal.SIGTERM, _end_at_sigterm)  # torchrun sends it once another process has ended
         try:
             yield ranks
         finally:

@@ -1,5 +1,6 @@
 """The generator of a run: shared by episodes and weight syncs, and checked against the trainer's log-probabilities."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -7,12 +8,21 @@ from collections.abc import Callable, Sequence
 from ..errors import PolicyError, SweGymError
 from ..rollout.tokens import ChatTemplate, Completion, TokenConversation
 from .batch import Batch, segments_batch
-from .generators import TrainGenerator
+from .generators import TrainGenerator, WeightsLost
 from .learner import Learner, OldLogprobs
 from .objective import ess, kl
 
+logger = logging.getLogger(__name__)
+
 SYNC_TIMEOUT = 1800.0
 """Seconds that a weight sync waits for running answers, and an answer for a weight sync."""
+
+RESTORES = 2
+"""Number of times that an answer is asked for again because the sampler lost the weights."""
+
+
+class TrainingStopped(SweGymError):
+    """Training cannot continue; the message says why. The last checkpoint is intact."""
 
 
 class SyncedSampler:
@@ -20,6 +30,8 @@ class SyncedSampler:
 
     A sync waits for the answers that are being sampled, and new answers wait for the sync. Tools, tests and sandboxes
     continue. So all tokens of one answer come from one version of the weights.
+
+    If the generator lost the weights, they are sent again and the answer is asked for again: the episode continues.
 
     Args:
         generator: The generator. `close` closes it.
@@ -29,28 +41,72 @@ class SyncedSampler:
         self._generator = generator
         self._changed = threading.Condition()
         self._running = 0
-        self._syncing = self._closed = False
+        self._syncing = self._learning = self._closed = False
+        self._version = self._syncs = 0
+        self._gone: TrainingStopped | None = None
         self._busy, self._since = 0.0, time.monotonic()
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
-        """See `Generator`."""
-        with self._changed:
-            self._wait_until(lambda: not self._syncing)
-            self._count(1)
-        try:
-            return self._generator.generate(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
-        finally:
+        """See `Generator`.
+
+        Raises:
+            TrainingStopped: The generator lost the weights and does not take them again.
+        """
+        for left in reversed(range(RESTORES + 1)):
             with self._changed:
-                self._count(-1)
+                self._wait_until(lambda: not self._syncing)
+                self._count(1)
+                syncs = self._syncs
+            try:
+                return self._generator.generate(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
+            except WeightsLost as error:
+                if not left:
+                    raise
+                lost = error
+            finally:
+                with self._changed:
+                    self._count(-1)
+            self._restore(lost, syncs)
+        raise AssertionError("unreachable")
+
+    def begin_learning(self) -> None:
+        """Announce that the model's weights change until the next sync: what was lost waits for that sync."""
+        with self._changed:
+            self._learning = True
 
     def sync_weights(self, version: int) -> None:
         """Sync the weights between two answers; see `TrainGenerator`."""
         with self._changed:
+            self._wait_until(lambda: not self._syncing)
             self._syncing = True
+        self._send(version)
+
+    def _restore(self, lost: WeightsLost, syncs: int) -> None:
+        """Send the weights again, unless they were synced since the answer was asked for."""
+        with self._changed:
+            self._wait_until(lambda: self._syncs != syncs or not (self._syncing or self._learning))
+            if self._syncs != syncs:
+                return
+            self._syncing = True
+        logger.warning("%s. Sending weights %d again", lost, self._version)
+        try:
+            self._send(self._version)
+        except PolicyError as error:
+            with self._changed:
+                if self._closed:
+                    raise
+                self._gone = TrainingStopped(f"the sampler lost weights {self._version} and did not take them: {error}")
+                self._changed.notify_all()
+                raise self._gone from error
+
+    def _send(self, version: int) -> None:
         try:
             with self._changed:
                 self._wait_until(lambda: not self._running)
             self._generator.sync_weights(version)
+            with self._changed:
+                self._version, self._learning = version, False
+                self._syncs += 1
         finally:
             with self._changed:
                 self._syncing = False
@@ -78,19 +134,17 @@ class SyncedSampler:
         self._changed.notify_all()
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
-        if not self._changed.wait_for(lambda: self._closed or condition(), SYNC_TIMEOUT):
+        if not self._changed.wait_for(lambda: self._closed or self._gone or condition(), SYNC_TIMEOUT):
             raise PolicyError(
                 f"a weight sync and running answers waited {SYNC_TIMEOUT:.0f} s for each other", reason="timeout"
             )
         if self._closed:
             raise PolicyError("the generator was closed", reason="closed")
+        if self._gone is not None:
+            raise self._gone
 
 
 _QUESTION = "What is two and two?"
-
-
-class TrainingStopped(SweGymError):
-    """Training cannot continue; the message says why. The last checkpoint is intact."""
 
 
 def mismatch(batch: Batch, old: OldLogprobs) -> dict[str, float]:

@@ -14,10 +14,12 @@ pytest.importorskip("transformers")
 
 from test_loop import SCRIPTED, config, numbers, weights  # noqa: E402  only where torch is there
 
+from swe_gym.errors import PolicyError  # noqa: E402
 from swe_gym.rollout.tokens import Completion  # noqa: E402
+from swe_gym.train.generators import WeightsLost  # noqa: E402
 from swe_gym.train.log import read_log  # noqa: E402
 from swe_gym.train.loop import Trainer  # noqa: E402
-from swe_gym.train.sampler import SyncedSampler  # noqa: E402
+from swe_gym.train.sampler import SyncedSampler, TrainingStopped  # noqa: E402
 
 ASYNC: dict[str, dict[str, Any]] = {
     "generation": SCRIPTED,
@@ -91,3 +93,68 @@ def test_weights_change_between_answers() -> None:
     assert weights.mixed == 0
     assert seen
     assert 0 < sampler.busy_seconds() <= time.monotonic() - started
+
+
+class Forgetful(Weights):
+    """A generator that loses its weights before its next answers."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.left = times
+        self.syncs: list[int] = []
+        self.asked = threading.Event()
+
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
+        self.asked.set()
+        if self.left:
+            self.left -= 1
+            raise WeightsLost("the server was restarted")
+        return super().generate(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
+
+    def sync_weights(self, version: int) -> None:
+        super().sync_weights(version)
+        self.syncs.append(version)
+
+
+def sample(sampler: SyncedSampler) -> Completion:
+    return sampler.generate([1], max_tokens=1, temperature=1.0, seed=None)
+
+
+def test_lost_weights_are_sent_again_and_the_answer_is_asked_for_again() -> None:
+    weights = Forgetful(2)
+    sampler = SyncedSampler(weights)
+    sampler.sync_weights(4)
+    assert sample(sampler).version == 4
+    assert weights.syncs == [4, 4, 4]
+    weights.left = 3
+    with pytest.raises(WeightsLost):  # a prompt that ends every server must not keep the run busy for ever
+        sample(sampler)
+
+
+def test_weights_lost_while_the_trainer_learns_wait_for_its_sync() -> None:
+    """The model's weights are then neither those that were synced nor those of a whole update."""
+    weights = Forgetful(1)
+    sampler = SyncedSampler(weights)
+    sampler.sync_weights(4)
+    sampler.begin_learning()
+    versions: list[int] = []
+    thread = threading.Thread(target=lambda: versions.append(sample(sampler).version))
+    thread.start()
+    assert weights.asked.wait(30)
+    sampler.sync_weights(5)
+    thread.join(30)
+    assert (versions, weights.syncs) == ([5], [4, 5])
+
+
+def test_weights_that_cannot_be_sent_again_end_every_episode() -> None:
+    class Gone(Forgetful):
+        def sync_weights(self, version: int) -> None:
+            if version == 4 and not self.left:
+                raise PolicyError("the server is gone", reason="connection")
+            super().sync_weights(version)
+
+    sampler = SyncedSampler(Gone(1))
+    sampler.sync_weights(4)
+    for _ in range(2):
+        with pytest.raises(TrainingStopped, match="lost weights 4 and did not take them: the server is gone"):
+            sample(sampler)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,10 @@ pytest.importorskip("transformers")
 from test_loop import SCRIPTED, config, numbers, toml, weights  # noqa: E402  only where torch is there
 
 from swe_gym.errors import UsageError  # noqa: E402
+from swe_gym.testing.sandbox_contract.case import eventually  # noqa: E402
 from swe_gym.train.config import ModelConfig  # noqa: E402
 from swe_gym.train.loop import Trainer  # noqa: E402
-from swe_gym.train.ranks import open_ranks  # noqa: E402
+from swe_gym.train.ranks import explain_broken, open_ranks  # noqa: E402
 
 CLIP = 0.01
 """Smaller than every gradient norm."""
@@ -71,16 +73,22 @@ def test_two_processes_train_in_bfloat16_as_one(model_folder: str, tmp_path: Pat
     assert torch.allclose(weights(one), weights(again), atol=3e-3)
 
 
-def run_two(wanted: Any, path: Path) -> None:
-    """Train in two processes with the command line."""
+def start_two(wanted: Any, path: Path) -> subprocess.Popen[str]:
+    """Begin to train in two processes with the command line."""
     values = wanted.model_dump(mode="json")
     path.write_text("".join(f"{name} = {toml(value)}\n" for name, value in values.items()))
     command = [sys.executable, "-m", "swe_gym", "train", str(path), "--nproc", "2"]
     places = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": places, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, timeout=500, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("Model: ") == 1
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_two(wanted: Any, path: Path) -> None:
+    """Train in two processes with the command line."""
+    with start_two(wanted, path) as process:
+        said, problem = process.communicate(timeout=500)
+    assert process.returncode == 0, problem[-3000:]
+    assert said.count("Model: ") == 1
 
 
 @pytest.mark.parametrize(
@@ -107,6 +115,32 @@ def test_two_processes_train_as_one(model_folder: str, tmp_path: Path, updates: 
     exported = AutoModelForCausalLM.from_pretrained(two / "model").state_dict()
     trained = one.model.lm.state_dict()
     assert all(torch.allclose(weight, trained[name], atol=1e-5) for name, weight in exported.items())
+
+
+def test_an_error_of_a_lost_process_says_how_to_resume() -> None:
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:34455: Connection reset by peer")
+    assert "Run the same command again" in str(explain_broken(lost))
+    other = RuntimeError("shapes do not match")
+    assert explain_broken(other) is other
+
+
+@pytest.mark.thorough
+def test_a_killed_process_ends_the_run_which_resumes(model_folder: str, tmp_path: Path) -> None:
+    sections = {**SECTIONS, "run": {**SECTIONS["run"], "checkpoint_every": 1, "updates": 300}}
+    wanted, output = config(model_folder, tmp_path / "run", **sections), tmp_path / "run"
+    log = output / "log.jsonl"
+    with start_two(wanted, tmp_path / "run.toml") as torchrun:
+        eventually(lambda: log.exists() and len(numbers(output)) > 1, 300, "two updates")
+        children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+        (second,) = (pid for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
+        os.kill(int(second), signal.SIGKILL)
+        _, said = torchrun.communicate(timeout=100)
+    assert torchrun.returncode
+    assert "the run resumes from its last checkpoint" in said
+    done = len(numbers(output))
+    sections["run"]["updates"] = done + 1
+    run_two(config(model_folder, output, **sections), tmp_path / "run.toml")
+    assert [line["update"] for line in numbers(output)] == [*range(1, done + 2)]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
 from swe_gym.errors import MissingDependency
+from swe_gym.train.config import GenerationConfig
+from swe_gym.train.generators import WeightsLost, make_generator
 from swe_gym.train.generators.vllm import _GUARD, VllmServer
+from swe_gym.train.model import PolicyModel
 
 # A program with a child process. Both ignore SIGTERM.
 STUBBORN = """
@@ -57,31 +62,66 @@ def test_the_server_stops_when_its_client_is_killed() -> None:
     assert all(map(gone, pids))
 
 
-# A stand-in for vLLM that records its arguments and is healthy.
+# A stand-in for vLLM that records its arguments, is healthy, and ends when it is asked for tokens the first time.
 API_SERVER = """
-import http.server, json, pathlib, sys
+import http.server, json, os, pathlib, sys
+
+here = pathlib.Path(__file__)
 
 class Well(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200)
+        if self.path == "/v1/completions":
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if not here.with_name("ended").exists():
+                here.with_name("ended").touch()
+                os._exit(1)
+        self.send_response(404 if self.path in ("/inference/v1/generate", "/update_weight_version") else 200)
         self.end_headers()
+        logprobs = {"token_logprobs": [-1.0]}
+        choice = {"token_ids": [5], "logprobs": logprobs, "finish_reason": "stop"}
+        self.wfile.write(json.dumps({"data": [{"id": "m"}], "choices": [choice]}).encode())
+
+    do_POST = do_GET
 
 pathlib.Path(__file__).with_name("arguments.json").write_text(json.dumps(sys.argv))
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Well).serve_forever()
 """
 
 
-@pytest.mark.parametrize("field", ["enable_scale_out: bool = False", ""])
-def test_only_known_arguments_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    """vLLM 0.26 exits on unknown arguments. No proxy is used for this machine."""
-    openai = tmp_path / "vllm" / "entrypoints" / "openai"
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> Path:
+    """Make the stand-in importable as vLLM, with a field of its arguments."""
+    openai = folder / "vllm" / "entrypoints" / "openai"
     openai.mkdir(parents=True)
     (openai / "api_server.py").write_text(API_SERVER)
     (openai / "cli_args.py").write_text(f"class FrontendArgs:\n    host: str\n    {field}\n")
-    for package in (tmp_path / "vllm", openai.parent, openai):
+    for package in (folder / "vllm", openai.parent, openai):
         (package / "__init__.py").touch()
     monkeypatch.delitem(sys.modules, "vllm", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(folder)
+    return openai
+
+
+def test_a_server_of_the_trainer_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tiny_lm: Any, tokenizer: Any
+) -> None:
+    openai = stand_in(tmp_path, monkeypatch, "")
+    generation = GenerationConfig(options={"env": {"PYTHONPATH": str(tmp_path)}})
+    generator = make_generator(generation, PolicyModel(tiny_lm), tokenizer)
+    generator.sync_weights(2)
+    with pytest.raises(WeightsLost, match="cannot reach vLLM"):
+        generator.generate([1], max_tokens=1, temperature=1.0, seed=None)
+    (openai / "arguments.json").unlink()
+    generator.sync_weights(2)
+    assert generator.generate([1], max_tokens=1, temperature=1.0, seed=None)[:1] == ([5],)
+    assert (openai / "arguments.json").exists()
+    assert "vLLM stopped" in caplog.text
+    generator.close()
+
+
+@pytest.mark.parametrize("field", ["enable_scale_out: bool = False", ""])
+def test_only_known_arguments_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    """vLLM 0.26 exits on unknown arguments. No proxy is used for this machine."""
+    openai = stand_in(tmp_path, monkeypatch, field)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     server = VllmServer(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,17 @@ pytest.importorskip("transformers")
 httpx = pytest.importorskip("httpx")
 
 from safetensors.torch import load_file  # noqa: E402  only where torch is there
+from test_loop import config, numbers, says_by_seed  # noqa: E402
 
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402
 from swe_gym.testing.loopback import Exchange, HttpAnswer  # noqa: E402
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer  # noqa: E402
 from swe_gym.testing.sandbox_contract.case import eventually  # noqa: E402
 from swe_gym.train.config import GenerationConfig  # noqa: E402
-from swe_gym.train.generators import make_generator  # noqa: E402
+from swe_gym.train.generators import WeightsLost, make_generator  # noqa: E402
 from swe_gym.train.generators.vllm import VllmGenerator  # noqa: E402
 from swe_gym.train.generators.weight_sync import make_weight_sync, write_folder  # noqa: E402
+from swe_gym.train.loop import Trainer, TrainingStopped  # noqa: E402
 from swe_gym.train.model import PolicyModel, load_model, with_adapters  # noqa: E402
 
 REPLY = ModelReply("", token_ids=[5, 6, 0], logprobs=[-0.1, -0.2, -0.3], finish_reason="stop")
@@ -34,14 +36,21 @@ REPLY = ModelReply("", token_ids=[5, 6, 0], logprobs=[-0.1, -0.2, -0.3], finish_
 class Server(OpenAIServer):
     """A server with the requests of weight sync."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda _: REPLY, model="m", api_key="k")
+    def __init__(self, reply: Callable[[Any], ModelReply] = lambda _: REPLY) -> None:
+        super().__init__(reply, model="m", api_key="k")
         self.weights = 0
         self.reloads = True
         self.tokens_in_tokens_out = False
         self.adapters: dict[str, Any] = {}
         self.takes_adapters = True
         self.hidden = "nothing"
+        self.label = "default"
+        self.names_weights = True
+
+    def restart(self) -> None:
+        """Forget what a new process would not know."""
+        self.weights, self.label = 0, "default"
+        self.adapters.clear()
 
     def answer(self, exchange: Exchange) -> None:
         asked = exchange.asked
@@ -53,13 +62,26 @@ class Server(OpenAIServer):
             raise HttpAnswer(200)
         if asked.path == "/weight_checker":
             raise HttpAnswer(200, {"checksums": {"w": str(self.weights)}})
+        if self.names_weights and asked.path == "/update_weight_version":
+            self.label = asked.body["new_version"]
+            raise HttpAnswer(200)
+        if self.names_weights and asked.path == "/weight_info":
+            raise HttpAnswer(200, {"weight_version": self.label})
         if asked.path == "/inference/v1/generate":
             if not self.tokens_in_tokens_out:
                 raise self.refuse(404, "not here")
             if "token_ids" not in (asked.body or {}):
                 raise self.refuse(422, "token_ids are missing")
-            entries = [{"token_id": token, "logprob": logprob} for token, logprob in REPLY.tokens]
-            choice = {"token_ids": [5, 6, 0], "finish_reason": "stop", "logprobs": {"content": entries}}
+            if asked.body["model"] not in ("m", *self.adapters):
+                raise self.refuse(404, "no such model")
+            reply = self.reply(asked.body)
+            entries = [{"token_id": token, "logprob": logprob} for token, logprob in reply.tokens]
+            choice = {
+                "token_ids": list(reply.token_ids or ()),
+                "finish_reason": "stop",
+                "logprobs": {"content": entries},
+            }
+            choice["weight_versions"] = [{"version": self.label, "start": 0, "end": 3}] if self.names_weights else None
             raise HttpAnswer(200, {"choices": [choice]})
         super().answer(exchange)
 
@@ -127,7 +149,8 @@ def test_weight_sync_updates_the_version(server: Server, generator: VllmGenerato
     (push,) = [request for request in server.requests if request.path == "/collective_rpc"]
     assert push.body["method"] == "reload_weights"
     order = [path for path in server.paths() if "weight" in path or "rpc" in path or "cache" in path]
-    assert order == ["POST /weight_checker", "POST /collective_rpc", "POST /reset_prefix_cache", "POST /weight_checker"]
+    checked = ["POST /weight_checker", "POST /collective_rpc", "POST /reset_prefix_cache", "POST /weight_checker"]
+    assert order == [*checked, "POST /update_weight_version"]
 
 
 def test_unchanged_checksums_after_a_sync_are_an_error(server: Server, generator: VllmGenerator, tiny_lm: Any) -> None:
@@ -236,6 +259,126 @@ def test_close_aborts_waiting_requests(server: Server, generator: VllmGenerator)
     assert reasons == ["closed"]
 
 
+# --- a server that stops or is restarted --------------------------------------------------------------------
+
+
+@pytest.fixture
+def tokens_server(server: Server) -> Server:
+    server.tokens_in_tokens_out = True
+    return server
+
+
+def test_a_restarted_server_has_lost_the_weights(tokens_server: Server, generator: VllmGenerator) -> None:
+    generator.sync_weights(3)
+    assert ask(generator).version == 3
+    tokens_server.restart()
+    with pytest.raises(WeightsLost, match="was restarted: it answered with other weights"):
+        ask(generator)
+    generator.sync_weights(3)
+    assert ask(generator).version == 3
+    assert tokens_server.weights == 1
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_a_lost_connection_is_a_restart_unless_the_server_names_its_weights(
+    tokens_server: Server, generator: VllmGenerator, names: bool
+) -> None:
+    tokens_server.names_weights = names
+    generator.sync_weights(3)
+    for fault, lost in (({"lose_reply": True}, not names), ({"status": 500}, False), ({"status": 400}, False)):
+        tokens_server.inject("/inference/v1/generate", **fault)
+        with pytest.raises(PolicyError) as caught:
+            ask(generator)
+        assert isinstance(caught.value, WeightsLost) is lost, fault
+
+
+def test_a_weight_sync_waits_for_a_server_that_is_down(server: Server, generator: VllmGenerator) -> None:
+    server.inject("/health", drop=True)
+    generator.sync_weights(3)
+    server.inject("/collective_rpc", drop=True)  # it stops in the middle
+    server.names_weights = False
+    generator.sync_weights(4)
+    assert ask(generator).version == 4
+
+
+def test_a_server_that_does_not_come_back_is_named(server: Server, tiny_lm: Any, tokenizer: Any) -> None:
+    options = {"api_key": "k", "start_timeout": 0.1}
+    generator = make_generator(GenerationConfig(url=server.url, options=options), PolicyModel(tiny_lm), tokenizer)
+    server.inject("*", times=None, drop=True)
+    with pytest.raises(PolicyError, match=r"has not answered for 0\.1 s .* run the same command again"):
+        generator.sync_weights(1)
+    generator.close()
+
+
+RESTARTED: dict[str, Any] = {
+    "run": {"updates": 2},
+    "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
+    "algorithm": {"prompts_per_step": 2, "group_size": 2},
+}
+
+
+def served(server: Server, **options: Any) -> dict[str, Any]:
+    """Return the settings of generation by a running server."""
+    limits = {"max_tokens": 100, "max_context": 500, "max_logprob_diff": 100.0}
+    return {"backend": "vllm", "url": server.url, "options": {"api_key": "k", **options}, **limits}
+
+
+def answer_by_script(tokenizer: Any, count: Callable[[], None]) -> Callable[[Any], ModelReply]:
+    """Return a model of the server that answers as `says_by_seed`; `count` is called before each answer."""
+    lock = threading.Lock()
+
+    def reply(request: Any) -> ModelReply:
+        with lock:
+            count()
+        ids = tokenizer.encode(says_by_seed(tokenizer.decode(request["token_ids"]), None), add_special_tokens=False)
+        ids = [*ids, tokenizer.eos_token_id][:100]
+        return ModelReply("", token_ids=ids, logprobs=[-1.0] * len(ids))
+
+    return reply
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
+def test_a_restarted_server_costs_a_run_no_episode(
+    model_folder: str, tokenizer: Any, tmp_path: Path, ahead: bool
+) -> None:
+    asked = 0
+
+    def count() -> None:
+        nonlocal asked
+        asked += 1
+        if asked in (2, 5):  # the first answer of all is the check of the weight sync
+            server.restart()
+
+    with Server(answer_by_script(tokenizer, count)) as server:
+        server.tokens_in_tokens_out = True
+        sections = {**RESTARTED, "algorithm": {**RESTARTED["algorithm"], "async_rollout": ahead}}
+        Trainer(config(model_folder, tmp_path / "run", generation=served(server), **sections)).run()
+    lines = numbers(tmp_path / "run")
+    assert [(line["update"], line["episodes"], line["lost"]) for line in lines] == [(1, 4, 0), (2, 4, 0)]
+    assert server.paths().count("POST /collective_rpc") == 3 + 2  # once for each restart
+
+
+def test_a_server_that_is_gone_stops_the_run_which_resumes(model_folder: str, tokenizer: Any, tmp_path: Path) -> None:
+    asked = 0
+
+    def count() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 7:  # in the second update
+            server.inject("*", times=None, drop=True)
+
+    with Server(answer_by_script(tokenizer, count)) as server:
+        server.tokens_in_tokens_out = True
+        wanted = config(model_folder, tmp_path / "run", generation=served(server, start_timeout=0.1), **RESTARTED)
+        server.inject("/inference/v1/generate", skip=7, times=1, lose_reply=True)
+        with pytest.raises(TrainingStopped, match=r"lost weights 1 .*has not answered .*run the same command again"):
+            Trainer(wanted).run()
+        assert [line["update"] for line in numbers(tmp_path / "run")] == [1]
+        server.mend()
+        Trainer(wanted).run()
+    assert [(line["update"], line["lost"]) for line in numbers(tmp_path / "run")] == [(1, 0), (2, 0)]
+
+
 def test_an_unknown_option_is_named(tiny_lm: Any, tokenizer: Any) -> None:
     with pytest.raises(UsageError, match="weight_sync_folder"):
         make_generator(GenerationConfig(options={"pull": 1}), PolicyModel(tiny_lm), tokenizer)
@@ -319,6 +462,8 @@ def test_runs_on_one_server_have_adapters_of_their_own_and_leave_none(
     first, second = (make_generator(config, adapted, tokenizer) for _ in range(2))
     assert len(server.adapters) == 2
     server.adapters.pop(next(iter(server.adapters)))  # as if it had been restarted
+    with pytest.raises(WeightsLost):
+        ask(first)
     for generator in (first, second):
         generator.sync_weights(1)
     first.close()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from ...errors import UsageError, unknown_name, wrong_fields
+from ...errors import PolicyError, UsageError, unknown_name, wrong_fields
 from ...registry import Registry
 from ...rollout.tokens import Generator
 from ...types import Frozen
@@ -18,11 +18,19 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound=Frozen)
 
 
+class WeightsLost(PolicyError):
+    """The sampler stopped or was restarted, so it does not have the weights that were synced."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="connection", retryable=True)
+
+
 class TrainGenerator(Generator, Protocol):
     """A generator that samples from the trained weights.
 
     Its constructor takes the configuration, the model and the model's tokenizer. An attribute `Options` of the class, a
-    pydantic model, names its options and their types.
+    pydantic model, names its options and their types. If `generate` raises `WeightsLost`, the weights are synced again,
+    which may wait for a new sampler.
     """
 
     def sync_weights(self, version: int) -> None:

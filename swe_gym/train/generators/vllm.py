@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from ...rollout.tokens import Completion, read_completion
 from ...types import Frozen, Json, JsonObject
 from ..config import GenerationConfig
 from ..model import PolicyModel
-from . import read_options
+from . import WeightsLost, read_options
 from .weight_sync import make_weight_sync, write_folder
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class VllmServer:
         env: Additional environment variables.
         log: File for the server's output.
         timeout: Seconds until the server must be ready.
+        closed: Set by another thread to give up waiting.
 
     Raises:
         MissingDependency: vLLM is not installed.
@@ -76,7 +78,15 @@ class VllmServer:
     """
 
     def __init__(
-        self, folder: Path, *, max_context: int, args: Sequence[str], env: Mapping[str, str], log: Path, timeout: float
+        self,
+        folder: Path,
+        *,
+        max_context: int,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        timeout: float,
+        closed: threading.Event | None = None,
     ) -> None:
         package = importlib.util.find_spec("vllm")
         if package is None or not package.submodule_search_locations:
@@ -104,13 +114,13 @@ class VllmServer:
         logger.info("starting vLLM on port %d; output: %s", port, log)
         started = time.monotonic()
         try:
-            self._wait(started + timeout)
+            self._wait(started + timeout, closed or threading.Event())
             logger.info("vLLM is ready after %.0f s", time.monotonic() - started)
         except BaseException:
             self.close()
             raise
 
-    def _wait(self, deadline: float) -> None:
+    def _wait(self, deadline: float, closed: threading.Event) -> None:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while time.monotonic() < deadline:
             if not self.alive():
@@ -120,7 +130,8 @@ class VllmServer:
                 direct.open(f"{self.url}/health", timeout=5),
             ):
                 return
-            time.sleep(0.5)
+            if closed.wait(0.5):
+                raise _make_closed_error()
         raise PolicyError(f"vLLM was not ready in time{self.trouble()}", reason="timeout")
 
     def alive(self) -> bool:
@@ -174,6 +185,9 @@ _PLAIN = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 TIMEOUT = 600.0
 """Seconds for an answer, or for loading weights."""
 
+SHORT_TIMEOUT = 10.0
+"""Seconds for an answer of a server that is asked whether it is well."""
+
 
 class VllmOptions(Frozen):
     """The options of the vLLM generator.
@@ -188,7 +202,7 @@ class VllmOptions(Frozen):
         args: Arguments of a server that the trainer starts.
         env: Its environment variables.
         log: File for its output.
-        start_timeout: Seconds until it must be ready.
+        start_timeout: Seconds until it must be ready, and until a server of one's own that stopped must answer again.
     """
 
     model_config = ConfigDict(coerce_numbers_to_str=True)  # VLLM_CPU_KVCACHE_SPACE = 1
@@ -210,6 +224,8 @@ class VllmGenerator:
     Tokens come from `/inference/v1/generate`, or from `/v1/completions` on servers without it. A server of your own
     needs `--logprobs-mode processed_logprobs --generation-config vllm`, and `VLLM_SERVER_DEV_MODE=1` for weight sync.
 
+    A server that stopped loses the weights, and not the run: `sync_weights` starts it again, or waits until it answers.
+
     Args:
         config: The generation settings; their options are `VllmOptions`.
         model: The model.
@@ -224,8 +240,11 @@ class VllmGenerator:
 
     def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase") -> None:
         options = read_options(VllmOptions, config)
+        self._config, self._options = config, options
         self._model, self._tokenizer = model, tokenizer
         self._version = 0
+        self._label = ""  # the server's name of the synced weights; empty if it has none
+        self._lost = False
         self._size: int = model.lm.get_input_embeddings().num_embeddings
         self._seeds = torch.cuda.is_available() if options.seeds is None else options.seeds
         sums = torch.cuda.is_available() if options.checksums is None else options.checksums
@@ -237,37 +256,45 @@ class VllmGenerator:
         self._closed = threading.Event()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         try:
-            self._weight_sync = make_weight_sync(config, model, tokenizer, self._folder.path)
-            url = config.url or self._start(config, options)
-            self._http = httpx.Client(
-                base_url=url.rstrip("/").removesuffix("/v1"),
-                timeout=httpx.Timeout(TIMEOUT, connect=10),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=512),
-                headers={"Authorization": f"Bearer {options.api_key}"} if options.api_key else {},
-                trust_env=bool(config.url),  # no proxy for a local server
-            )
-            self._name = self._model_name()
-            self._tokens_in_tokens_out = self._has("/inference/v1/generate")
+            self._connect()
             if model.lora_rank:  # a server that takes no adapters costs no SFT
                 self._weight_sync.send(0, self._answer)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, config: GenerationConfig, options: VllmOptions) -> str:
+    def _connect(self) -> None:
+        """Start the server if there is none, and learn what it can do."""
+        self._weight_sync = make_weight_sync(self._config, self._model, self._tokenizer, self._folder.path)
+        if not self._config.url and (self._server is None or not self._server.alive()):
+            self._server = self._start()
+        url = self._server.url if self._server is not None else self._config.url
+        key = self._options.api_key
+        self._http = httpx.Client(
+            base_url=url.rstrip("/").removesuffix("/v1"),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=512),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            trust_env=bool(self._config.url),  # no proxy for a local server
+        )
+        self._name = self._model_name()
+        self._tokens_in_tokens_out = self._has("/inference/v1/generate")
+
+    def _start(self) -> VllmServer:
+        options = self._options
         folder = self._folder.path / "0"
         write_folder(self._model, self._tokenizer, folder)
         self._served = self._fingerprint() if self._sums else None
-        self._server = VllmServer(
+        server = VllmServer(
             folder,
-            max_context=config.max_context,
+            max_context=self._config.max_context,
             args=[*self._weight_sync.args, *options.args],
             env={**self._weight_sync.env, **options.env},
             log=Path(options.log or self._folder.path / "vllm.log"),
             timeout=options.start_timeout,
+            closed=self._closed,
         )
         shutil.rmtree(folder, ignore_errors=True)  # the server has read it
-        return self._server.url
+        return server
 
     # --- tokens -----------------------------------------------------------------------------------------
 
@@ -284,12 +311,20 @@ class VllmGenerator:
         else:
             path = "/v1/completions"
             body |= {"prompt": list(prompt), "return_token_ids": True, **sampling}
-        reply = self._post(path, body)
+        try:
+            reply = self._post(path, body)
+        except PolicyError as error:
+            if self._means_loss(error):
+                raise self._lose(str(error)) from error
+            raise
         try:
             completion = read_completion(reply, version)
             self._check(completion, max_tokens)
+            labels = {span["version"] for span in reply["choices"][0].get("weight_versions") or ()}
         except (LookupError, TypeError) as error:
             raise _bad_reply(f"{path} answered {str(reply)[:200]}: {error!r}") from error
+        if self._label and labels - {self._label}:
+            raise self._lose(f"{self._http.base_url} was restarted: it answered with other weights")
         return completion
 
     def _check(self, completion: Completion, max_tokens: int) -> None:
@@ -309,7 +344,19 @@ class VllmGenerator:
     # --- weights ----------------------------------------------------------------------------------------
 
     def sync_weights(self, version: int) -> None:
-        """Send the weights, reset the prefix cache, and compare the checksums."""
+        """Send the weights, reset the prefix cache, and compare the checksums. A stopped server is awaited first."""
+        if self._lost or not self.is_up():
+            self._reconnect()
+        try:
+            self._send_weights(version)
+        except PolicyError as error:
+            if not self._means_loss(error):
+                raise
+            logger.warning("%s. Sending weights %d again", error, version)
+            self._reconnect()
+            self._send_weights(version)
+
+    def _send_weights(self, version: int) -> None:
         before = self._checksums()
         self._weight_sync.send(version, self._answer)
         self._post("/reset_prefix_cache", {})
@@ -317,7 +364,20 @@ class VllmGenerator:
             self._served = None
         else:
             self._check_changed(before, version)
+        self._set_label(version)
         self._version = version
+
+    def _set_label(self, version: int) -> None:
+        """Name the weights on the server, which then tells them from those that it had at its start.
+
+        vLLM before 0.32 has no such name. Adapters have names of their own.
+        """
+        self._label = ""
+        if self._model.lora_rank:
+            return
+        label = f"swe-gym-{uuid.uuid4().hex[:8]}-{version}"
+        if self._send("POST", "/update_weight_version", {"new_version": label}).is_success:
+            self._label = label
 
     def _check_changed(self, before: object, version: int) -> None:
         """Check that the server's checksums changed if the weights did."""
@@ -343,6 +403,60 @@ class VllmGenerator:
         except PolicyError:
             return None
 
+    # --- a server that stops ----------------------------------------------------------------------------
+
+    def is_up(self) -> bool:
+        """Return whether the server answers."""
+        try:
+            return bool(self._send("GET", "/health", None, SHORT_TIMEOUT).status_code < 500)
+        except PolicyError as error:
+            if error.reason == "closed":
+                raise
+            return False
+
+    def _lose(self, why: str) -> WeightsLost:
+        self._lost = True
+        return WeightsLost(why)
+
+    def _means_loss(self, error: PolicyError) -> bool:
+        """Return whether the server may not have the weights, after a request that failed."""
+        if error.reason not in ("connection", "server", "refused"):
+            return False
+        if self._label or self._weight_sync.model:
+            return not self._has_weights()
+        return error.reason == "connection" or (error.reason == "server" and not self.is_up())
+
+    def _has_weights(self) -> bool:
+        """Return whether the server answers and names the synced weights."""
+        try:
+            if name := self._weight_sync.model:
+                return name in [one["id"] for one in self._answer("GET", "/v1/models", None, SHORT_TIMEOUT)["data"]]
+            told: JsonObject = self._answer("GET", "/weight_info", None, SHORT_TIMEOUT)
+            return bool(told["weight_version"] == self._label)
+        except (LookupError, TypeError, PolicyError):
+            return False
+
+    def _reconnect(self) -> None:
+        """Start the trainer's own server again, or wait for a server of one's own. It knows nothing of the former."""
+        deadline = time.monotonic() + self._options.start_timeout
+        while not self.is_up() and (self._server is None or self._server.alive()):
+            if time.monotonic() > deadline:
+                raise PolicyError(
+                    f"vLLM at {self._http.base_url} has not answered for {self._options.start_timeout:g} s "
+                    "(generation.options.start_timeout). Start it, and run the same command again: the run resumes "
+                    "from its last checkpoint",
+                    reason="connection",
+                )
+            if self._closed.wait(0.5):
+                raise _make_closed_error()
+        if self._server is not None and not self._server.alive():
+            logger.warning("vLLM stopped%s", self._server.trouble())
+            self._server.close()
+        self._unload()
+        self._http.close()
+        self._connect()
+        self._lost = False
+
     # --- the wire ---------------------------------------------------------------------------------------
 
     def _model_name(self) -> str:
@@ -361,8 +475,8 @@ class VllmGenerator:
     def _post(self, path: str, body: JsonObject) -> Json:
         return self._answer("POST", path, body)
 
-    def _answer(self, method: str, path: str, body: JsonObject | None) -> Json:
-        response = self._send(method, path, body)
+    def _answer(self, method: str, path: str, body: JsonObject | None, timeout: float = TIMEOUT) -> Json:
+        response = self._send(method, path, body, timeout)
         if response.status_code != 200:
             trouble = self._server.trouble() if self._server is not None and response.status_code >= 500 else ""
             raise PolicyError(
@@ -377,18 +491,19 @@ class VllmGenerator:
         except ValueError as error:
             raise _bad_reply(f"{path} did not answer with JSON: {response.text[:200]!r}") from error
 
-    def _send(self, method: str, path: str, body: JsonObject | None) -> httpx.Response:
+    def _send(self, method: str, path: str, body: JsonObject | None, timeout: float = TIMEOUT) -> httpx.Response:
         if self._closed.is_set():
-            raise PolicyError("the generator was closed", reason="closed")
+            raise _make_closed_error()
+        limits = httpx.Timeout(timeout, connect=SHORT_TIMEOUT)
         try:
-            return self._http.request(method, path, json=body, extensions={"trace": self._note})
-        except httpx.TimeoutException as error:
+            return self._http.request(method, path, json=body, timeout=limits, extensions={"trace": self._note})
+        except (httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout) as error:
             raise PolicyError(
-                f"vLLM did not answer {path} within {TIMEOUT:.0f} s", reason="timeout", retryable=True
+                f"vLLM did not answer {path} within {timeout:.0f} s", reason="timeout", retryable=True
             ) from error
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client is closed
             if self._closed.is_set():
-                raise PolicyError("the generator was closed", reason="closed") from error
+                raise _make_closed_error() from error
             message = f"cannot reach vLLM at {self._http.base_url} for {path}: {error or type(error).__name__}"
             if self._server is not None and not self._server.alive():
                 message += self._server.trouble()
@@ -419,6 +534,10 @@ class VllmGenerator:
             self._weight_sync.model = ""
             with contextlib.suppress(httpx.HTTPError, RuntimeError):
                 self._http.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=5)
+
+
+def _make_closed_error() -> PolicyError:
+    return PolicyError("the generator was closed", reason="closed")
 
 
 def _sound(logprob: object) -> bool:
