@@ -21,6 +21,7 @@ COMMANDS = {
     "view": ("view:view", "Show a run in the browser."),
     "runs": ("runs:runs", "List runs."),
     "compare": ("runs:compare", "Compare runs over the same tasks."),
+    "select": ("select:select", "Choose among the attempts of a run, and measure the choices."),
     "report": ("view:report", "Write runs to HTML files."),
     "replay": ("export:replay", "Replay recorded actions and compare the results."),
     "export": ("export:export", "Convert trajectories to the format of another system."),

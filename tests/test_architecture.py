@@ -28,6 +28,7 @@ LAYERS = {
     "swe_gym.rollout": 6,
     "swe_gym.gateway": 7,
     "swe_gym.curation": 8,
+    "swe_gym.selection": 8,
     "swe_gym.adapters": 8,
     "swe_gym.testing": 8,
     "swe_gym.train": 8,

@@ -110,7 +110,7 @@ def regrade(
     place = executor_options(executor, ray_address)
     where = Where(source, source_option, backend, sandbox_option, workers, place)
     claims = read_claims(path)
-    chosen = _choose(claims, match, attempt, _as_recorded(claims.claims, where))
+    chosen = _choose(claims, match, attempt, as_recorded([one.env for one in claims.claims], where))
     check_machine(path, backend=chosen.settings.backend, executor=chosen.settings.executor)
     record = chosen.claims[0].env.get("record") if chosen.claims else None
     records = {one.task_id: one for one in read_records(record)} if record else {}
@@ -199,7 +199,9 @@ def certify(
     times = times or RUNS
     folder = output or _folder_beside(path)
     claims = read_claims(path)
-    chosen = _choose(claims, match, attempt, _as_recorded(claims.claims, where, theirs=True), certified=True)
+    chosen = _choose(
+        claims, match, attempt, as_recorded([one.env for one in claims.claims], where, theirs=True), certified=True
+    )
     check_machine(folder, what="the folder of certificates", fix="name another one")
     origins = Origins(chosen.origin, chosen.opened[0], without_secrets(chosen.opened[1]))
     known = read_known(folder, chosen.claims, chosen.tasks, chosen.settings, times)
@@ -462,14 +464,19 @@ def _matches(claim: "Claim | RefusedClaim", match: str, attempt: int | None) -> 
     return fnmatch.fnmatchcase(claim.task_id, match) and attempt in (None, claim.attempt)
 
 
-def _as_recorded(claims: "Sequence[Claim]", where: Where, *, theirs: bool = False) -> Where:
+def as_recorded(envs: Sequence[JsonObject], where: Where, *, theirs: bool = False) -> Where:
     """Return the options with the source and the backend that our runs recorded; see `Where.like`.
+
+    Args:
+        envs: Arguments of the environments of the attempts.
+        where: The options.
+        theirs: As in `Where.like`.
 
     Raises:
         UsageError: The attempts have several, and none is named; or they name code.
     """
     names = ("source", "source_options", "backend", "sandbox_options")
-    found = {json.dumps([one.env.get(name) for name in names]) for one in claims if "source" in one.env}
+    found = {json.dumps([env.get(name) for name in names]) for env in envs if "source" in env}
     if len(found) > 1 and not (where.source and where.backend):
         raise UsageError("the attempts have several task sources or backends: pass both --source and --backend")
     return where if not found else where.like(*json.loads(found.pop()), theirs=theirs)

@@ -356,6 +356,11 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
+def format_p(p_value: float) -> str:
+    """Return a p-value as text."""
+    return f"{p_value:.3f}" if p_value >= 0.001 else f"{p_value:.1e}"
+
+
 def tokens_of(run: RunSummary) -> str:
     """Return the tokens of a run as text, with a note if the server did not tell all."""
     tokens = f"{run.prompt_tokens + run.completion_tokens:,}"

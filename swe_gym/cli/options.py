@@ -87,6 +87,16 @@ RayAddress = Annotated[
     typer.Option("--ray-address", help="Address of the Ray cluster: auto or HOST:PORT. Implies --executor ray."),
 ]
 
+Models = Annotated[
+    list[str] | None, typer.Option("--model", help="Model name at the server. Repeat to use several models.")
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--base-url", help="Server URL, for example http://localhost:8000/v1 (default: OPENAI_BASE_URL, else OpenAI)."
+    ),
+]
+
 
 class CounterScope(enum.StrEnum):
     """The tests that get a counter-test."""

@@ -13,7 +13,17 @@ from ..trajectories.comparison import Comparison, RunState, RunSummary, read_res
 from ..trajectories.comparison import compare as compare_folders
 from ..trajectories.run_folder import find_runs, read_progress
 from ..types import JsonObject
-from .common import format_cost, make_table, one_format, open_console, percent, print_csv, print_json, tokens_of
+from .common import (
+    format_cost,
+    format_p,
+    make_table,
+    one_format,
+    open_console,
+    percent,
+    print_csv,
+    print_json,
+    tokens_of,
+)
 from .options import AsCsv, AsJson
 from .rollout_display import duration
 
@@ -187,7 +197,7 @@ def _print_pairs(console: Console, found: Comparison) -> None:
             str(pair.tasks),
             f"{100 * pair.difference:+.1f}",
             f"{100 * pair.low:+.1f} to {100 * pair.high:+.1f}",
-            f"{pair.p_value:.3f}" if pair.p_value >= 0.001 else f"{pair.p_value:.1e}",
+            format_p(pair.p_value),
             *(str(count) for count in (pair.better, pair.worse, pair.tasks - pair.better - pair.worse)),
         )
     console.print()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .base import Grader as Grader
     from .counter import CounterOptions as CounterOptions
     from .diff import file_diff as file_diff
+    from .diff import split_diff as split_diff
     from .graders import find_statuses as find_statuses
     from .ids import parse_id as parse_id
     from .judge import grade as grade

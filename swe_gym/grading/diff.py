@@ -194,3 +194,10 @@ def _unquote(name: str) -> str:
         return bytes([int(code, 8) if len(code) == 3 else special.get(code[0], code[0])])
 
     return re.sub(rb"\\([0-7]{3}|.)", byte, name.strip('"').encode(), flags=re.DOTALL).decode("utf-8", "replace")
+
+
+def split_diff(diff: str) -> Iterator[tuple[set[str], str]]:
+    """Yield the part of each file of a git diff, with the paths that it names."""
+    for part in re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE):
+        if part.startswith("diff --git "):
+            yield touched_files(part), part

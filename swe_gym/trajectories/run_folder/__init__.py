@@ -6,6 +6,7 @@
       index.jsonl          one `IndexLine` per record of trajectories.jsonl: its place, and the columns of a table
       failed.jsonl         records of failed tries: failures, cancelled and killed episodes
       regraded.jsonl       new verdicts, which others add (see `swe_gym.certification.regrading`)
+      selection.json       choices among its attempts (see `swe_gym.selection`)
       live/                one file per running episode: its record so far
       progress.json        the last progress, replaced about every second
       lock                 held while a process writes

@@ -162,3 +162,78 @@ def _draw_share(sizes: NDArray[np.float64], observed: int) -> float:
         signs = 2.0 * draw.integers(0, 2, (1000, len(sizes))) - 1.0
         extreme += int((abs(signs @ sizes) >= observed).sum())  # whole numbers below 2**53: exact
     return (extreme + 1) / (DRAWS + 1)
+
+
+# --- choosing among attempts --------------------------------------------------------------------------------
+
+
+def expected_choice(scores: Sequence[float], values: Sequence[float], k: int) -> float:
+    """Return the expected value of the attempt with the best score among k random ones. Ties are broken at random.
+
+    It is exact: the mean over all subsets of k attempts. If the scores are the values, it is the expected maximum; of
+    values 0 and 1 that is pass@k.
+
+    Args:
+        scores: Score of each attempt, which does not depend on the other attempts.
+        values: Value of each attempt.
+        k: Size of the subsets, from 1 to the number of attempts.
+    """
+    total, worse = 0.0, 0
+    for score in sorted(set(scores)):
+        tied = [value for value, own in zip(values, scores, strict=True) if own == score]
+        chosen = math.comb(worse + len(tied), k) - math.comb(worse, k)  # subsets whose best attempts are among these
+        total += chosen * sum(tied) / len(tied)
+        worse += len(tied)
+    return total / math.comb(len(scores), k)
+
+
+def pairwise_auc(groups: Sequence[tuple[Sequence[float], Sequence[bool]]]) -> float | None:
+    """Return how often a resolved attempt scores above an unresolved one of the same task. Equal scores count half.
+
+    Args:
+        groups: Scores and outcomes of the attempts at each task.
+
+    Returns:
+        The share of all such pairs: 0.5 is chance. None if there is no pair.
+    """
+    pairs = [
+        (good > bad) + (good == bad) / 2
+        for scores, resolved in groups
+        for good in (score for score, one in zip(scores, resolved, strict=True) if one)
+        for bad in (score for score, one in zip(scores, resolved, strict=True) if not one)
+    ]
+    return sum(pairs) / len(pairs) if pairs else None
+
+
+class ScoreBin(NamedTuple):
+    """Attempts with similar scores.
+
+    Attributes:
+        score: Their mean score.
+        resolved: Share of them that is resolved.
+        attempts: Their number.
+    """
+
+    score: float
+    resolved: float
+    attempts: int
+
+
+def score_bins(scores: Sequence[float], resolved: Sequence[bool], bins: int = 10) -> list[ScoreBin]:
+    """Return the attempts by score, in bins of equal width from 0 to 1. Empty bins are left out."""
+    found: dict[int, list[tuple[float, bool]]] = {}
+    for score, one in zip(scores, resolved, strict=True):
+        found.setdefault(min(bins - 1, max(0, int(score * bins))), []).append((score, one))
+    return [
+        ScoreBin(sum(s for s, _ in row) / len(row), sum(r for _, r in row) / len(row), len(row))
+        for _, row in sorted(found.items())
+    ]
+
+
+def calibration_error(bins: Sequence[ScoreBin]) -> float | None:
+    """Return the expected calibration error (Naeini et al. 2015): mean distance of score and share resolved, by bin.
+
+    None if there is no attempt.
+    """
+    attempts = sum(one.attempts for one in bins)
+    return sum(one.attempts * abs(one.score - one.resolved) for one in bins) / attempts if attempts else None
