@@ -27,7 +27,7 @@ def check_threads() -> None:
     """Check that the threads of episodes have ended; the last one may be about to."""
     for thread in threading.enumerate():
         if thread.name in ("episode", "cancel", "sandbox-group"):
-            thread.join(5)
+            thread.join(60)
             assert not thread.is_alive(), thread.name
 
 
@@ -231,16 +231,16 @@ async def broken(prompt: Sequence[int], **_: Any) -> Completion:  # noqa: ARG001
 
 
 FAULTS = [
-    (silent, "PolicyError (timeout)"),
-    (stubborn, ""),  # late, but an answer
-    (broken, "PolicyError (server)"),
+    (silent, 0.2, "PolicyError (timeout)"),
+    (stubborn, 0.2, ""),  # late, but an answer
+    (broken, 60.0, "PolicyError (server)"),
 ]
 
 
-@pytest.mark.parametrize(("sample", "failure"), FAULTS)
-def test_a_sampler_that_fails_is_no_reward(make_env: MakeEnv, sample: Any, failure: str) -> None:
+@pytest.mark.parametrize(("sample", "timeout", "failure"), FAULTS)
+def test_a_sampler_that_fails_is_no_reward(make_env: MakeEnv, sample: Any, timeout: float, failure: str) -> None:
     async def main() -> Episode:
-        return await play(Slot("a"), make_env, token_policy(AwaitedGenerator(sample, timeout=0.2)))
+        return await play(Slot("a"), make_env, token_policy(AwaitedGenerator(sample, timeout=timeout)))
 
     episode = asyncio.run(main())
     assert (episode.failure, episode.reward) == (failure, None if failure else 1.0)

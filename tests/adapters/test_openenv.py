@@ -58,7 +58,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
     thread.start()
     yield f"http://127.0.0.1:{where.getsockname()[1]}"
     server.should_exit = True
-    thread.join(30)
+    thread.join(60)
 
 
 def expert(task_id: str) -> list[str]:

@@ -131,7 +131,7 @@ def test_closing_while_a_reset_connects_leaves_no_session(monkeypatch: pytest.Mo
             env.reset()
         with pytest.raises(ResetNeeded):
             env.step(LS)
-        eventually(lambda: "swe_gym_sessions 0\n" in server.metrics(), 10, "no session is left")
+        eventually(lambda: "swe_gym_sessions 0\n" in server.metrics(), 60, "no session is left")
 
 
 def test_a_server_that_is_lost_twice_at_the_same_step_gives_no_reward() -> None:

@@ -157,14 +157,15 @@ def test_messages_are_bounded_in_size_and_number(server: EnvServer) -> None:
 
 
 def test_sessions_are_limited_and_end_when_they_idle() -> None:
+    with EnvServer(micro(), port=0, sessions=1) as server, client(server) as websocket:
+        assert ask(websocket, '{"type": "reset"}')["type"] == "observation"
+        with pytest.raises(SandboxStartError, match="all 1 sessions are in use"):
+            RemoteEnv(server.url).reset()
     with EnvServer(micro(), port=0, sessions=1, idle=1.0) as server:
         with client(server) as websocket:
-            assert ask(websocket, '{"type": "reset"}')["type"] == "observation"
-            with pytest.raises(SandboxStartError, match="all 1 sessions are in use"):
-                RemoteEnv(server.url).reset()
             said = json.loads(websocket.recv(30))
             assert (said["type"], said["data"]["code"]) == ("error", "SESSION_ERROR")
-            eventually(lambda: metric(server, "sessions") == 0, 10, "the place is free")
+            eventually(lambda: metric(server, "sessions") == 0, 60, "the place is free")
         with contextlib.closing(RemoteEnv(server.url)) as env:
             env.reset()
 
@@ -190,7 +191,7 @@ def test_many_sessions_at_once_of_which_one_loses_its_sandbox(count: int) -> Non
         assert sorted(infos["outcome"]) == ["agent_limit"] * (count - 1) + ["infra_failed"]
         assert (infos["reward_valid"] == (infos["outcome"] == "agent_limit")).all()
         assert metric(server, "infra_failures_total") == 1
-        eventually(lambda: metric(server, "sessions") == 0, 20, "every session is closed")
+        eventually(lambda: metric(server, "sessions") == 0, 60, "every session is closed")
 
 
 def _is_running(env: gymnasium.Env[str, str]) -> bool:
@@ -222,9 +223,9 @@ def test_a_killed_client_leaves_no_sandbox() -> None:
             assert process.stdout is not None
             for _ in range(4):
                 assert process.stdout.readline() == b"ready\n"
-            eventually(lambda: len(processes_here(marker)) >= 4, 30, "every client is in a step")
+            eventually(lambda: len(processes_here(marker)) >= 4, 60, "every client is in a step")
             process.send_signal(signal.SIGKILL)
-        eventually(lambda: metric(server, "sessions") == 0 and not processes_here(marker), 20, "all are closed")
+        eventually(lambda: metric(server, "sessions") == 0 and not processes_here(marker), 60, "all are closed")
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
@@ -247,7 +248,7 @@ def test_a_stopped_server_leaves_no_sandbox_and_its_clients_get_no_reward(end: s
             results: list[Any] = []
             thread = threading.Thread(target=lambda: results.append(env.step(bash(f"sleep {marker}"))))
             thread.start()
-            eventually(lambda: bool(processes_here(marker)), 30, "the step runs")
+            eventually(lambda: bool(processes_here(marker)), 60, "the step runs")
             process.send_signal(end)
             assert process.wait(60) == (0 if end == signal.SIGTERM else -signal.SIGKILL)
             thread.join(60)
@@ -256,7 +257,7 @@ def test_a_stopped_server_leaves_no_sandbox_and_its_clients_get_no_reward(end: s
     _, reward, terminated, truncated, info = results[0]
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert (info["outcome"], info["reward_valid"]) == ("infra_failed", False)
-    eventually(lambda: not processes_here(marker), 10, "its sandbox is gone")
+    eventually(lambda: not processes_here(marker), 60, "its sandbox is gone")
     with pytest.raises(SandboxStartError, match="cannot connect"):
         env.reset()
 
@@ -269,11 +270,11 @@ def test_close_in_another_thread_ends_a_step_and_frees_the_sandbox() -> None:
         results: list[Any] = []
         thread = threading.Thread(target=lambda: results.append(env.step(bash(f"sleep {marker}"))))
         thread.start()
-        eventually(lambda: bool(processes_here(marker)), 30, "the step runs")
+        eventually(lambda: bool(processes_here(marker)), 60, "the step runs")
         env.close()
-        thread.join(30)
+        thread.join(60)
         assert results[0][4]["failure"].startswith("SandboxClosed")
-        eventually(lambda: metric(server, "sessions") == 0 and not processes_here(marker), 20, "it is closed")
+        eventually(lambda: metric(server, "sessions") == 0 and not processes_here(marker), 60, "it is closed")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_deadline_closes_the_sandbox(server: OpenAIServer) -> None:
     assert asked.is_set()
     for thread in threading.enumerate():
         if thread.name in ("episode", "cancel", "sandbox-group"):
-            thread.join(5)
+            thread.join(60)
             assert not thread.is_alive(), thread.name
     for trace in traces:
         assert (trace.is_timeout, [error.type for error in trace.errors]) == (True, ["TaskError"])

@@ -50,7 +50,7 @@ def test_view_prints_an_address_serves_and_ends_at_ctrl_c(run: Path) -> None:
             with urllib.request.urlopen(url + "api/rows", timeout=20) as reply:
                 assert b'"name": "first"' in reply.read()
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
             assert process.stderr is not None
             assert process.stderr.read() == ""
         finally:

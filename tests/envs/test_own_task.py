@@ -47,16 +47,16 @@ def test_close_ends_a_reset_that_waits_for_the_first_one(healthy: dict[str, Any]
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         envs = [gymnasium.make("SWE/Local-v0", disable_env_checker=True, **arguments) for _ in range(2)]
         first = threads.submit(envs[0].reset)
-        eventually(lambda: bool(processes_here(marker)), 30, "the first one tries the command")
+        eventually(lambda: bool(processes_here(marker)), 60, "the first one tries the command")
         second = threads.submit(envs[1].reset)
-        eventually(lambda: envs[1].unwrapped._group is not None, 30, "the second one has started")
+        eventually(lambda: envs[1].unwrapped._group is not None, 60, "the second one has started")
         envs[1].close()
         with pytest.raises(SandboxClosed):
-            second.result(30)
+            second.result(60)
         assert not first.done()
         envs[0].close()
         with pytest.raises(SandboxError):
-            first.result(30)
+            first.result(60)
 
 
 @pytest.mark.parametrize("test_cmd", ["python -c 'import app; assert not app.ready'", "sleep 60"])

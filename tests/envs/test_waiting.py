@@ -37,7 +37,7 @@ def make(fake_env: Make) -> Iterator[Make]:
         return fake_env({"backend": f"{__name__}:Waiting", "sandbox_options": sandbox})
 
     yield of
-    eventually(lambda: not background(), 10, "no thread is left")
+    eventually(lambda: not background(), 60, "no thread is left")
 
 
 def fault(at: str, **fields: Any) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def background() -> list[threading.Thread]:
 
 def started(count: int) -> None:
     """Wait until as many sandboxes were started, and none is starting."""
-    eventually(lambda: len(CountedSandbox.started) == count, 10, f"{count} sandboxes are started")
-    eventually(lambda: not background(), 10, "none is starting")
+    eventually(lambda: len(CountedSandbox.started) == count, 60, f"{count} sandboxes are started")
+    eventually(lambda: not background(), 60, "none is starting")
 
 
 def all_closed() -> bool:
@@ -72,7 +72,7 @@ def test_the_grading_sandbox_starts_after_the_first_action_and_is_used(make: Mak
     started(2)
     assert [one.target for one in waits.calls if one.at == "exec"][-1] == "run-the-hidden-tests"
     assert "run-the-hidden-tests" not in [one.target for one in policys.calls]
-    eventually(all_closed, 10, "all sandboxes are closed")
+    eventually(all_closed, 60, "all sandboxes are closed")
 
 
 def test_an_episode_whose_first_action_is_its_last_starts_no_more_than_it_needs(make: Make) -> None:
@@ -80,7 +80,7 @@ def test_an_episode_whose_first_action_is_its_last_starts_no_more_than_it_needs(
     env.reset()
     assert env.step(SUBMIT)[1] == 1.0
     started(2)
-    eventually(all_closed, 10, "all sandboxes are closed")
+    eventually(all_closed, 60, "all sandboxes are closed")
 
 
 def test_a_policy_that_works_in_the_sandbox_has_one_from_its_first_turn(make: Make) -> None:
@@ -103,7 +103,7 @@ def test_an_episode_that_is_not_graded_closes_the_sandbox_that_waits(end: str, m
         assert env.step(call("bash", command="destroy"))[4]["outcome"] == "infra_failed"
     else:
         getattr(env, end)()
-    assert all(sandbox.closed for sandbox in episodes)
+    eventually(lambda: all(sandbox.closed for sandbox in episodes), 60, "the sandboxes of the episode are closed")
 
 
 @pytest.mark.parametrize("at", ["start", "exec"])
@@ -114,7 +114,7 @@ def test_a_sandbox_that_was_lost_while_it_waited_is_replaced(at: str, make: Make
     started(2)
     _, reward, _, _, info = env.step(SUBMIT)
     assert (reward, info["outcome"], len(CountedSandbox.started)) == (1.0, "submitted", 3)
-    eventually(all_closed, 10, "all sandboxes are closed")
+    eventually(all_closed, 60, "all sandboxes are closed")
 
 
 def test_a_sandbox_that_used_up_much_of_its_lease_is_replaced(make: Make) -> None:
@@ -124,18 +124,18 @@ def test_a_sandbox_that_used_up_much_of_its_lease_is_replaced(make: Make) -> Non
     started(2)
     assert env.step(SUBMIT)[1] == 1.0
     assert len(CountedSandbox.started) == 3
-    eventually(all_closed, 10, "all sandboxes are closed")
+    eventually(all_closed, 60, "all sandboxes are closed")
 
 
 def test_closing_ends_a_start(make: Make) -> None:
     env = make(strikes=2, faults=[{"at": "start", "stall": True}])
     env.reset()
     env.step(WORK)
-    eventually(lambda: len(CountedSandbox.started) == 2, 10, "the second one starts")
-    assert CountedSandbox.started[1].stalled.wait(10)
+    eventually(lambda: len(CountedSandbox.started) == 2, 60, "the second one starts")
+    assert CountedSandbox.started[1].stalled.wait(60)
     env.close()
     started(2)
-    eventually(all_closed, 10, "all sandboxes are closed")
+    eventually(all_closed, 60, "all sandboxes are closed")
 
 
 def test_no_more_than_the_backend_allows_wait(make: Make) -> None:
@@ -151,7 +151,7 @@ def test_no_more_than_the_backend_allows_wait(make: Make) -> None:
     environments[1].close()
     assert environments[2].step(SUBMIT)[1] == 1.0
     assert len(CountedSandbox.started) == 6
-    eventually(all_closed, 10, "all sandboxes are closed")
+    eventually(all_closed, 60, "all sandboxes are closed")
 
 
 def test_none_waits_beside_a_policy_that_has_a_network(make: Make) -> None:
@@ -174,7 +174,7 @@ def test_a_sandbox_is_closed_even_if_no_thread_can_start(make: Make, monkeypatch
     with pytest.raises(RuntimeError, match="new thread"):
         env.step(SUBMIT)
     env.close()
-    eventually(all_closed, 10, "all sandboxes are closed")
+    eventually(all_closed, 60, "all sandboxes are closed")
 
 
 class WaitingContainer(ContainerSandbox):

@@ -55,7 +55,7 @@ def served(session: Session) -> Iterator[str]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
         session.close()
 
 

@@ -41,7 +41,7 @@ def ends() -> Iterator[Ends]:
     os.close(ends.to_relay)  # the host is gone: the runner's input ends
     assert os.read(ends.runner_input, 1) == b""
     os.close(ends.runner_output)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     ends.lines.close()
     for fd in ends.fds:

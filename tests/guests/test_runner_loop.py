@@ -67,7 +67,7 @@ def client() -> Iterator[Client]:
     thread.start()
     yield Client(requests, replies)
     os.close(requests)  # ends the loop
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     for fd in (source, replies, sink):
         os.close(fd)

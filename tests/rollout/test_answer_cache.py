@@ -201,7 +201,7 @@ def test_threads_write_the_same_entry(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert cache.get(key) == ANSWER
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [f"{key}.json"]
 

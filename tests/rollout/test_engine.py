@@ -25,7 +25,7 @@ from swe_gym.rollout.progress import Progress, RolloutBudget
 from swe_gym.tasks.file import write_tasks
 from swe_gym.trajectories.run_folder import FAILED, EpisodeKey, RunFolder, RunInfo, read_index, read_live, read_run
 from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Turn, Usage
-from swe_gym.types import PythonEnv, Task
+from swe_gym.types import Oracle, PythonEnv, Task
 from swe_gym.wrappers import ShapeReward
 
 LOOK = '{"name": "bash", "arguments": {"command": "true"}}'
@@ -172,7 +172,7 @@ def test_an_episode_that_spends_its_budget_is_graded(plan: Plan, tmp_path: Path)
     budgets = {
         "tokens": RolloutBudget(tokens=250),
         "cost": RolloutBudget(cost=1.0),
-        "time": RolloutBudget(seconds=0.001),
+        "time": RolloutBudget(seconds=1e-9),
     }
     turns = {"tokens": 3, "cost": 2, "time": 1}
     for reason, budget in budgets.items():
@@ -253,7 +253,7 @@ def test_the_turns_of_running_episodes_count_in_the_runs_budget(plan: Plan, tmp_
 
     def act(turn: int) -> str:
         if turn > 1:
-            assert spent.wait(30)
+            assert spent.wait(60)
         return LOOK if turn < 3 else '{"name": "submit", "arguments": {}}'
 
     def follow(progress: Progress) -> None:
@@ -479,11 +479,14 @@ def never() -> Iterator[Callable[[int], str]]:
 
 
 def test_a_policy_that_never_answers_blocks_only_its_own_episode(
-    plan: Plan, tmp_path: Path, never: Callable[[int], str]
+    plan: Plan, adder: Task, tmp_path: Path, never: Callable[[int], str]
 ) -> None:
     stuck = plan.episode_seed(EpisodeKey("b", 0, "any"))
     make = Factory(lambda env, seed: Acting(never) if seed == stuck else EmptyPolicy(env))
-    slow = plan.model_copy(update={"env": {"time_limit": 4.0}})
+    judged_by_a_fake = adder.model_copy(update={"oracle": Oracle(test_cmd="true", grader="exit_code")})
+    write_tasks([judged_by_a_fake.model_copy(update={"task_id": name}) for name in "abc"], tmp_path / "tasks.jsonl")
+    quick = fake(plan, tasks=("a", "b", "c"))  # the others end long before the clock
+    slow = quick.model_copy(update={"env": {**quick.env, "time_limit": 4.0}})
     result = rollout(slow, tmp_path / "run", RolloutOptions(workers=1, wall_clock=5.0, grace=0.3), policies=make)
     assert [one.task_id for one in judged(result)] == ["a", "c"]
     assert (result.progress.failures, result.progress.given_up) == ({"wall_clock": 1}, 1)
@@ -502,7 +505,8 @@ def test_an_abandoned_try_that_cannot_be_written_ends_the_run(
     plan: Plan, tmp_path: Path, never: Callable[[int], str]
 ) -> None:
     make = Factory(lambda env, seed: Unwritable(lambda turn: LOOK if turn == 1 else never(turn)))  # noqa: ARG005
-    slow = plan.model_copy(update={"env": {"time_limit": 1.0}, "tasks": ("a",)})
+    quick = fake(plan)
+    slow = quick.model_copy(update={"env": {**quick.env, "time_limit": 1.0}})
     with pytest.raises(TypeError, match="JSON"):
         rollout(slow, tmp_path / "run", RolloutOptions(wall_clock=1.1, grace=0.3), policies=make)
 

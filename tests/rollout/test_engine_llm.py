@@ -106,7 +106,7 @@ def test_a_server_that_fails_two_of_five_requests_shows_in_the_run(
             raise HttpAnswer(500, error_body(500, "busy"), {"Retry-After": "0.01"})
         said = sum(message["role"] == "assistant" for message in request["messages"])
         if said == 3:
-            assert waits.wait(30)  # the retries are seen while the episode runs
+            assert waits.wait(60)  # the retries are seen while the episode runs
         return ModelReply(tool_calls=[("submit", "{}") if said == 4 else ("bash", '{"command": "true"}')])
 
     def follow(progress: Progress) -> None:

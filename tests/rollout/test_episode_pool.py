@@ -103,7 +103,7 @@ class Tireless(Job[str]):
         self.may_end = threading.Event()
 
     def run(self) -> None:
-        self.may_end.wait(10)
+        self.may_end.wait(60)
 
     def close(self) -> None: ...
 

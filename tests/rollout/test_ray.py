@@ -154,4 +154,4 @@ def test_every_episode_is_played_once_whatever_dies(made: Machines, tmp_path: Pa
     assert {one.reward_valid for one in failed} == {False}
     assert max(turns) > 0  # turns arrive while the episode runs
     assert list((folder / "live").iterdir()) == []
-    eventually(made.no_box_is_left, 30, "no sandbox is left")
+    eventually(made.no_box_is_left, 60, "no sandbox is left")

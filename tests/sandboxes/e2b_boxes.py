@@ -46,7 +46,7 @@ def making(server: E2BServer) -> Iterator[Make]:
         sandbox.close()
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():
@@ -54,7 +54,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
         pause.wait(0.02)
 
 
-def refusal(sandbox: E2BSandbox, seconds: float = 10.0) -> SandboxStartError:
+def refusal(sandbox: E2BSandbox, seconds: float = 30.0) -> SandboxStartError:
     """The error of a start, which comes in time."""
     before = time.monotonic()
     with pytest.raises(SandboxStartError) as caught:

@@ -72,7 +72,7 @@ def docker(request: pytest.FixtureRequest, _: Path) -> Iterator[Failing]:
 
         yield Failing("docker", "docker", options, proxy, left)
         proxy.thaw()
-        eventually(lambda: left() == [] and not removers(), 20, "no container and no removing thread is left")
+        eventually(lambda: left() == [] and not removers(), 60, "no container and no removing thread is left")
     gc.collect()  # docker-py leaks sockets, which would fail another test
 
 

@@ -208,8 +208,9 @@ def half_a_command(timeout: int) -> str:
     return json.dumps({"name": "bash", "arguments": {"command": "echo half; sleep 60", "timeout": timeout}})
 
 
-def in_time(started: float, seconds: float) -> bool:
-    return time.monotonic() - started < seconds
+def in_time(started: float) -> bool:
+    """Whether nothing waited for the end of the command, which takes a minute."""
+    return time.monotonic() - started < 50
 
 
 @pytest.mark.parametrize("case", [Case(name, lambda _: None, "") for name in BACKENDS], ids=BACKENDS)
@@ -228,11 +229,11 @@ def test_a_failed_start_of_an_episode(case: Case, failing: Failing, make: Callab
     started = time.monotonic()
     with pytest.raises(SandboxStartError) as error:
         env.reset()
-    assert in_time(started, 20)
+    assert in_time(started)
     assert error.value.reason == case.reason
     with pytest.raises(ResetNeeded):
         env.step(SUBMIT)
-    eventually(lambda: failing.left() == [], 20, "no sandbox is left")
+    eventually(lambda: failing.left() == [], 60, "no sandbox is left")
 
 
 @pytest.mark.parametrize("case", params(STARTS, waits=False, of_each=1))
@@ -240,8 +241,8 @@ def test_a_failed_start_of_the_judge(case: Case, failing: Failing, env: Env) -> 
     case.fail(failing.tool)
     started = time.monotonic()
     assert_no_reward(env.step(SUBMIT), case, "SandboxStartError")
-    assert in_time(started, 20)
-    eventually(lambda: failing.left() == [], 20, "no sandbox is left")
+    assert in_time(started)
+    eventually(lambda: failing.left() == [], 60, "no sandbox is left")
 
 
 @pytest.mark.parametrize("case", params(LOSSES, waits=False))
@@ -253,7 +254,7 @@ def test_a_loss_during_a_command(case: Case, failing: Failing, env: Env) -> None
     started = time.monotonic()
     step = env.step(half_a_command(timeout=60))
     failure.join()
-    assert in_time(started, 20)
+    assert in_time(started)
     assert_no_reward(step, case, "SandboxLost")
 
 
@@ -262,7 +263,7 @@ def test_a_sandbox_that_falls_silent(case: Case, failing: Failing, env: Env) -> 
     case.fail(failing.tool)
     started = time.monotonic()
     assert_no_reward(env.step(half_a_command(timeout=1)), case, "SandboxLost")
-    assert in_time(started, 20)
+    assert in_time(started)
 
 
 @pytest.mark.parametrize("case", params(LOSSES, waits=False, of_each=1))
@@ -270,7 +271,7 @@ def test_a_loss_before_the_patch_is_taken(case: Case, failing: Failing, env: Env
     case.fail(failing.tool)
     started = time.monotonic()
     assert_no_reward(env.step(SUBMIT), case, "SandboxLost")
-    assert in_time(started, 20)
+    assert in_time(started)
 
 
 @pytest.mark.parametrize("case", params(LOSSES, of_each=1))
@@ -279,4 +280,4 @@ def test_a_loss_before_the_hidden_tests(case: Case, failing: Failing, env: Env) 
     started = time.monotonic()
     assert_no_reward(env.step(SUBMIT), case, "SandboxLost")
     assert BEFORE_THE_TESTS == []
-    assert in_time(started, 20)
+    assert in_time(started)

@@ -72,7 +72,7 @@ def test_a_failed_start(
     server: E2BServer, make: Make, path: str, fault: dict[str, Any], reason: str, retryable: bool
 ) -> None:
     server.inject(path, method="POST", times=None, **fault)
-    error = refusal(make(start_timeout=1.0 if "hang" in fault else 3.0), seconds=6)
+    error = refusal(make(start_timeout=1.0 if "hang" in fault else 3.0))
     assert error.reason in reason.split(" or ")
     assert error.retryable is retryable
     eventually(lambda: server.running == [])
@@ -89,7 +89,7 @@ def test_a_service_that_sends_other_output_than_the_relay_s(
     server: E2BServer, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("servers.e2b_server.Machine", Noisy)
-    error = refusal(make(start_timeout=30.0), seconds=20)
+    error = refusal(make(start_timeout=60.0))
     assert (error.reason, error.retryable) == ("setup", False)
     assert "sent other output than the relay's" in str(error)
     assert error.detail.startswith("noise\n")
@@ -143,7 +143,7 @@ def test_the_limit_of_concurrent_sandboxes(tmp_path: Path, make: Make) -> None:
         starting = threading.Thread(target=late.start)
         starting.start()
         first.close()
-        starting.join(20)
+        starting.join(60)
         assert late.exec("echo hi").text == "hi\n"
 
 
@@ -162,13 +162,13 @@ def test_close_ends_a_hanging_start(server: E2BServer, make: Make) -> None:
     starting.start()
     eventually(lambda: server.paths() != [])
     sandbox.close()
-    starting.join(2)
+    starting.join(60)
     assert [type(error) for error in errors] == [SandboxClosed]
 
 
 def test_a_sandbox_created_too_late_is_ended(server: E2BServer, make: Make) -> None:
-    server.inject(CREATE, method="POST", delay=0.6)
-    assert refusal(make(start_timeout=0.2)).reason == "timeout"
+    server.inject(CREATE, method="POST", delay=2.0)
+    assert refusal(make(start_timeout=1.0)).reason == "timeout"
     eventually(lambda: server.created == 1 and server.running == [])
 
 
@@ -244,7 +244,7 @@ def test_an_unavailable_service(server: E2BServer, make: Make, path: str, fault:
     before = time.monotonic()
     with pytest.raises(SandboxLost) as lost:
         sandbox.exec("echo hi", timeout=0.2, grace=0)
-    assert time.monotonic() < before + 5
+    assert time.monotonic() < before + 25
     assert (lost.value.reason, lost.value.retryable) == (reason, True)
     assert sandbox.closed
     assert server.running == []
@@ -255,7 +255,7 @@ def test_close_while_the_service_hangs(server: E2BServer, make: Make) -> None:
     server.inject("/sandboxes/*", method="DELETE", hang=True)
     before = time.monotonic()
     sandbox.close()
-    assert time.monotonic() < before + 5
+    assert time.monotonic() < before + 25
 
 
 @pytest.mark.parametrize("moment", ["during", "between"])
@@ -268,7 +268,7 @@ def test_a_killed_sandbox(server: E2BServer, make: Make, moment: str) -> None:
     before = time.monotonic()
     with pytest.raises(SandboxLost) as lost:
         sandbox.exec("echo begun; sleep 30", timeout=60)
-    assert time.monotonic() < before + 5
+    assert time.monotonic() < before + 25
     assert (lost.value.reason, lost.value.retryable) == ("killed", True)
 
 
@@ -286,12 +286,12 @@ def test_a_sandbox_that_cannot_be_renewed(server: E2BServer, make: Make, fault: 
 
 @pytest.mark.slow
 def test_a_sandbox_lives_as_long_as_its_client(server: E2BServer, make: Make) -> None:
-    sandbox = make(options={"timeout": LEASE}).start()
-    assert sandbox.exec(f"sleep {LEASE + 0.5}; echo here").text == "here\n"
+    sandbox = make(options={"timeout": 2 * LEASE}).start()
+    assert sandbox.exec(f"sleep {2 * LEASE + 0.5}; echo here").text == "here\n"
     assert len([path for path in server.paths() if path.endswith("/timeout")]) >= 3
     program = (
         "import os\nfrom swe_gym.sandboxes import SandboxSpec, open_sandbox\n"
-        f"open_sandbox(SandboxSpec(**{server.sandbox_options(timeout=LEASE)!r}), 'e2b')\nos.kill(os.getpid(), 9)\n"
+        f"open_sandbox(SandboxSpec(**{server.sandbox_options(timeout=2 * LEASE)!r}), 'e2b')\nos.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
     assert server.created == 2

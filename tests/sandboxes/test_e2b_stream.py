@@ -69,7 +69,7 @@ class ShakyProcess:
 
     def end(self) -> None:
         self._input.close()
-        self._popen.wait(10)
+        self._popen.wait(60)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -265,29 +265,29 @@ def test_closing_from_another_thread_ends_a_stall_at_once(at: str) -> None:
     if at != "start":
         box.start()
     thread, ends = in_thread(lambda: uses[at](box))
-    assert box.stalled.wait(5)
+    assert box.stalled.wait(60)
     box.close()
-    thread.join(5)
+    thread.join(60)
     assert isinstance(ends[0], SandboxClosed)
 
 
 def test_a_stalled_close_still_ends_the_others_and_can_be_released() -> None:
     box = opened(faults=[Fault(at="close", stall=True)])
     thread, ends = in_thread(box.close)
-    assert box.stalled.wait(5)
+    assert box.stalled.wait(60)
     assert box.closed
     box.release()
-    thread.join(5)
+    thread.join(60)
     assert ends == [None]
 
 
 def test_a_released_stall_continues_normally() -> None:
     with opened(replies=[Reply(match="make", stdout=b"done")], faults=[Fault(at="exec", stall=True)]) as box:
         thread, ends = in_thread(lambda: box.exec("make").text)
-        assert box.stalled.wait(5)
+        assert box.stalled.wait(60)
         assert box.exec("make").text == "done"
         box.release()
-        thread.join(5)
+        thread.join(60)
         assert ends == ["done"]
 
 

@@ -61,7 +61,7 @@ class Internet:
 
     def wait(self) -> None:
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def ask(internet: Internet, data: bytes, *more: bytes) -> bytes:
         with contextlib.suppress(ConnectionResetError):
             while data := near.recv(1 << 16):
                 found += data
-    server.join(10)
+    server.join(60)
     assert not server.is_alive()
     internet.wait()
     return found
@@ -246,7 +246,7 @@ def test_a_client_that_leaves_ends_its_request(length: int) -> None:
         host.settimeout(10)
         while host.recv(1000):  # until the proxy has closed it
             pass
-        server.join(10)
+        server.join(60)
         assert not server.is_alive()
 
 
@@ -278,7 +278,7 @@ def test_an_upload_may_take_longer_than_the_host_is_silent() -> None:
         host.shutdown(socket.SHUT_WR)
         with near.makefile("rb") as answer:
             assert answer.read().endswith(b"hi")
-    server.join(10)
+    server.join(60)
     assert not server.is_alive()
 
 

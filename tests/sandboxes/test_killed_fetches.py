@@ -188,4 +188,4 @@ def test_pruning_removes_what_a_killed_fetch_left(
     cache = tmp_path / "cache"
     assert left(cache)
     # A child of the killed process may hold its lock for a moment.
-    eventually(lambda: ImageStore().prune() == [] and left(cache) == [], 30, "nothing is left")
+    eventually(lambda: ImageStore().prune() == [] and left(cache) == [], 60, "nothing is left")

@@ -49,7 +49,7 @@ def namespace(api: Api) -> Iterator[str]:
     """A namespace for one test."""
     name = f"swe-gym-test-{uuid.uuid4().hex[:8]}"
     api.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
-    pause_until(lambda: bool(get(api, f"/api/v1/namespaces/{name}/serviceaccounts")["items"]), 30.0)
+    pause_until(lambda: bool(get(api, f"/api/v1/namespaces/{name}/serviceaccounts")["items"]), 60.0)
     yield name
     api.request("DELETE", f"/api/v1/namespaces/{name}")
 
@@ -110,9 +110,9 @@ def test_a_grading_pod_waits_if_the_option_allows_it(api: Api, namespace: str) -
         pause_until(lambda: [pod["status"]["phase"] for pod in pods(api, namespace)] == ["Running"] * 2, 60.0)
         waits = {pod["metadata"]["name"] for pod in pods(api, namespace)} - {first["metadata"]["name"]}
         assert env.grade().reason
-        pause_until(lambda: waits.isdisjoint(pod["metadata"]["name"] for pod in pods(api, namespace)), 30.0)
+        pause_until(lambda: waits.isdisjoint(pod["metadata"]["name"] for pod in pods(api, namespace)), 60.0)
         env.step("hm")
-    pause_until(lambda: not pods(api, namespace), 30.0)
+    pause_until(lambda: not pods(api, namespace), 60.0)
 
 
 def test_a_lent_python_is_read_only() -> None:
@@ -154,7 +154,7 @@ def test_an_exhausted_quota_is_named(api: Api, namespace: str) -> None:
     quota["spec"] = {"hard": {"pods": "0"}}
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     api.request("POST", path, body=quota)
-    pause_until(lambda: "hard" in get(api, f"{path}/tiny").get("status", {}), 20.0)
+    pause_until(lambda: "hard" in get(api, f"{path}/tiny").get("status", {}), 60.0)
     error, seconds = start_error(namespace=namespace, capacity_timeout=0.0)
     assert (error.reason, error.retryable) == ("capacity", True)
     assert "tiny" in error.detail
@@ -274,9 +274,9 @@ def test_pods_without_a_guard_end_and_are_swept(
         ours = [pod for pod in pods(api, namespace) if pod["metadata"]["name"] != "foreign"]
         return len(ours) == 2 and all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in ours)
 
-    pause_until(all_ended, 15.0)
-    pause_until(lambda: len(sweep(KubernetesOptions(namespace=namespace), older_than=1.0)) == 2, 15.0)
-    pause_until(lambda: [pod["metadata"]["name"] for pod in pods(api, namespace)] == ["foreign"], 10.0)
+    pause_until(all_ended, 60.0)
+    pause_until(lambda: len(sweep(KubernetesOptions(namespace=namespace), older_than=1.0)) == 2, 60.0)
+    pause_until(lambda: [pod["metadata"]["name"] for pod in pods(api, namespace)] == ["foreign"], 60.0)
 
 
 def foreign_spec() -> dict[str, Any]:
@@ -288,7 +288,7 @@ def foreign_spec() -> dict[str, Any]:
 def test_an_exit_without_closing_leaves_nothing(api: Api, namespace: str) -> None:
     code = CLIENT.split("sandboxes[1]")[0]
     subprocess.run([sys.executable, "-c", code, namespace], check=True, timeout=60, stdout=subprocess.DEVNULL)
-    pause_until(lambda: not pods(api, namespace), 10.0)
+    pause_until(lambda: not pods(api, namespace), 60.0)
 
 
 # --- the documentation --------------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ def run_in_a_pod(api: Api, namespace: str, tmp_path: Path) -> Callable[..., str]
 
 def test_a_client_in_a_pod_needs_no_configuration(run_in_a_pod: Callable[..., str], api: Api, namespace: str) -> None:
     assert run_in_a_pod(sys.executable, "-c", CLIENT_IN_A_POD) == "hello\n\n"
-    pause_until(lambda: not pods(api, namespace), 10.0)
+    pause_until(lambda: not pods(api, namespace), 60.0)
 
 
 def test_doctor_in_a_pod_names_a_missing_verb(run_in_a_pod: Callable[..., str], api: Api, namespace: str) -> None:

@@ -63,7 +63,7 @@ class PairedDeletions(KubernetesServer):
         with self._counting:
             self._open += 1
             self.most = max(self.most, self._open)
-        self._pair.wait(30)
+        self._pair.wait(60)
         with self._counting:
             self._open -= 1
         return super().answer(exchange)
@@ -79,7 +79,7 @@ def creations(server: KubernetesServer) -> int:
     return sum(request.method == "POST" for request in server.requests)
 
 
-def pause_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def pause_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():
@@ -144,7 +144,7 @@ def test_creation_gives_up_in_time(
     server.inject("*/pods", method="POST", times=None, **fault)
     started = time.monotonic()
     error = start_error(make, start_timeout=1.0, capacity_timeout=0.5)
-    assert time.monotonic() - started < 20.0
+    assert time.monotonic() - started < 50.0
     assert (error.reason, error.retryable) == (reason, retryable)
     assert words in str(error)
     assert creations(server) > 2
@@ -193,7 +193,7 @@ def test_a_limit_holds_over_all_sandboxes(
     assert "all 1 places of the gate" in str(error)
     server.close()  # ends the request
     with pytest.raises(SandboxError):
-        hanging.result(30)
+        hanging.result(60)
 
 
 def test_deletions_are_limited(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_retry_after_is_honoured(server: KubernetesServer, make: Make) -> None:
     server.inject("*/pods", method="POST", status=429, headers={"Retry-After": "1"})
     started = time.monotonic()
     make(backoff=(60.0, 60.0))
-    assert 1.0 <= time.monotonic() - started < 20.0
+    assert 1.0 <= time.monotonic() - started < 50.0
 
 
 def test_a_foreign_pod_of_the_same_name_is_left_alone(server: KubernetesServer, make: Make) -> None:
@@ -242,7 +242,7 @@ def test_a_bad_image_fails_at_once(server: KubernetesServer, make: Make) -> None
     server.life = [SCHEDULED, CREATING, waiting("ErrImagePull", "manifest for any:latest not found: manifest unknown")]
     started = time.monotonic()
     error = start_error(make, start_timeout=600.0)
-    assert time.monotonic() - started < 20.0
+    assert time.monotonic() - started < 50.0
     assert (error.reason, error.retryable) == ("image", False)
     assert "manifest unknown" in error.detail
     assert not server.pods
@@ -255,7 +255,7 @@ def test_a_delayed_image_pull(server: KubernetesServer, make: Make) -> None:
 
 def test_a_rate_limited_registry(server: KubernetesServer, make: Make) -> None:
     server.life = [waiting("ErrImagePull", "toomanyrequests: You have reached your pull rate limit")]
-    error = start_error(make, start_timeout=0.5)
+    error = start_error(make, start_timeout=3.0)
     assert (error.reason, error.retryable) == ("rate_limit", True)
 
 
@@ -276,13 +276,13 @@ def test_a_queued_pod_is_waited_for(server: KubernetesServer, make: Make) -> Non
     starting.start()
     pause_until(lambda: bool(server.pods))
     server.set_status(f"swe-gym-{sandbox.id}", RUNNING)
-    starting.join(10)
+    starting.join(60)
     assert sandbox.exec(["x"]).ok
 
 
 def test_a_timeout_names_the_last_state(server: KubernetesServer, make: Make) -> None:
     server.life = [SCHEDULED, CREATING]
-    error = start_error(make, start_timeout=0.5)
+    error = start_error(make, start_timeout=3.0)
     assert (error.reason, error.retryable) == ("timeout", True)
     assert "ContainerCreating" in str(error)
     assert not server.pods
@@ -297,7 +297,7 @@ def test_history_is_compacted_while_a_pod_starts(server: KubernetesServer, make:
     server.compact()
     server.set_status(f"swe-gym-{sandbox.id}", RUNNING)
     server.compact()
-    starting.join(10)
+    starting.join(60)
     assert sandbox.exec(["x"]).ok
 
 
@@ -315,7 +315,7 @@ def test_lists_replace_a_watch_that_always_fails(server: KubernetesServer, make:
     starting.start()
     pause_until(lambda: bool(server.pods))
     server.set_status(f"swe-gym-{sandbox.id}", RUNNING)
-    starting.join(10)
+    starting.join(60)
     assert sandbox.exec(["x"]).ok
 
 
@@ -329,7 +329,7 @@ def test_a_half_open_watch_is_noticed(server: KubernetesServer, make: Make) -> N
     pause_until(lambda: bool(server.pods))
     server.freeze_watches()
     server.set_status(f"swe-gym-{sandbox.id}", RUNNING)
-    starting.join(30)
+    starting.join(60)
     assert sandbox.exec(["x"]).ok
 
 
@@ -372,7 +372,7 @@ def test_a_hanging_handshake(server: KubernetesServer, make: Make) -> None:
     server.inject("*/attach", hang=True, times=None)
     started = time.monotonic()
     assert start_error(make, start_timeout=1.0).retryable
-    assert time.monotonic() - started < 20.0
+    assert time.monotonic() - started < 50.0
     assert not server.pods
 
 
@@ -415,7 +415,7 @@ def test_a_pod_deleted_by_another_client(server: KubernetesServer, make: Make) -
     with pytest.raises(SandboxLost) as caught:
         sandbox.exec(["x"])
     assert caught.value.reason == "killed"
-    assert time.monotonic() - started < 20.0
+    assert time.monotonic() - started < 50.0
 
 
 def test_a_cut_connection_is_a_loss(server: KubernetesServer, make: Make) -> None:
@@ -424,7 +424,7 @@ def test_a_cut_connection_is_a_loss(server: KubernetesServer, make: Make) -> Non
     started = time.monotonic()
     with pytest.raises(SandboxLost):
         sandbox.exec(["x"])
-    assert time.monotonic() - started < 20.0
+    assert time.monotonic() - started < 50.0
     assert sandbox.closed
     assert not server.pods
 
@@ -441,7 +441,7 @@ def test_close_never_raises_and_the_pod_is_deleted_later(
     else:
         server.inject("*/pods/*", method="DELETE", **fault)
     sandbox.close()
-    pause_until(lambda: not server.pods, 20.0)
+    pause_until(lambda: not server.pods, 60.0)
 
 
 def test_close_is_bounded(server: KubernetesServer, make: Make) -> None:
@@ -467,7 +467,7 @@ def test_close_ends_a_start(server: KubernetesServer, make: Make) -> None:
     starting.start()
     pause_until(lambda: bool(server.pods))
     sandbox.close()
-    starting.join(5)
+    starting.join(60)
     assert [type(error) for error in errors] == [SandboxClosed]
     assert not server.pods
 
@@ -486,10 +486,10 @@ def test_close_while_the_creation_hangs_leaves_no_pod(server: KubernetesServer, 
     starting.start()
     pause_until(lambda: bool(creations(server)))
     sandbox.close()
-    starting.join(15)
+    starting.join(60)
     assert failed.is_set()
-    pause_until(lambda: any(request.method == "DELETE" for request in server.requests), 20.0)
-    pause_until(lambda: not server.pods, 20.0)
+    pause_until(lambda: any(request.method == "DELETE" for request in server.requests), 60.0)
+    pause_until(lambda: not server.pods, 60.0)
 
 
 @pytest.mark.slow
@@ -512,7 +512,7 @@ def test_many_threads_and_many_faults(server: KubernetesServer, make: Make) -> N
     for thread in threads:
         thread.join(60)
     assert len(done) == 8
-    pause_until(lambda: not server.pods, 30.0)
+    pause_until(lambda: not server.pods, 60.0)
 
 
 # --- logging ------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_close_wakes_a_read(pair: tuple[AttachedStream, socket.socket]) -> None:
     reading = threading.Thread(target=read)
     reading.start()
     stream.close()
-    reading.join(5)
+    reading.join(60)
     assert not reading.is_alive()
     assert results == [b""] or isinstance(results[0], OSError)
     server.close()
@@ -128,7 +128,7 @@ def test_large_writes_are_split_into_messages(pair: tuple[AttachedStream, socket
     receiving.start()
     stream.write(data, 10.0)
     stream.close()
-    receiving.join(10)
+    receiving.join(60)
     server.close()
     assert unmasked(bytes(received)) == [
         b"\0" + data[start : start + (256 << 10)] for start in range(0, 1 << 20, 256 << 10)
@@ -183,7 +183,7 @@ def tls_pair(tmp_path: Path) -> Iterator[tuple[SocketStream, ssl.SSLSocket]]:
     accepting = threading.Thread(target=lambda: accepted.append(server_side.wrap_socket(theirs, server_side=True)))
     accepting.start()
     stream = open_stream(client_side.wrap_socket(ours))
-    accepting.join(10)
+    accepting.join(60)
     yield stream, accepted[0]
     stream.close()
     accepted[0].close()
@@ -210,7 +210,7 @@ def test_tls_in_both_directions_at_once(tls_pair: tuple[SocketStream, ssl.SSLSoc
         thread.start()
     stream.write(data, 20.0)
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert bytes(echoed) == data
 
 
@@ -228,7 +228,7 @@ def test_a_silent_tls_stream_times_out_and_closes(tls_pair: tuple[SocketStream, 
     reading = threading.Thread(target=read)
     reading.start()
     stream.close()
-    assert ended.wait(5)
-    reading.join(5)
+    assert ended.wait(60)
+    reading.join(60)
     with pytest.raises(OSError, match="closed"):
         stream.read(1.0)

@@ -89,5 +89,5 @@ def test_nothing_outlives_a_process_that_ends_with_busy_sandboxes(tier: str, end
         alive = {(pid, start) for pid, (_, start) in table().items()}
         return not (started & alive or processes_here(marker) or list(tmp_path.iterdir()))
 
-    eventually(gone, 20, f"no process and no folder is left: {list(tmp_path.iterdir())}")
+    eventually(gone, 60, f"no process and no folder is left: {list(tmp_path.iterdir())}")
     assert mounts() <= mounts_before

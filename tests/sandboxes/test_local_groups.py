@@ -44,7 +44,7 @@ def test_a_sandbox_is_limited_as_a_whole(delegated: Path) -> None:
         assert ok(sandbox.exec("cat /proc/self/cgroup")).text.strip().endswith(":/")
         assert children_started(sandbox, 200) <= 60
         assert not any("capped" in note for note in sandbox.capabilities.notes)
-    eventually(lambda: not groups_in(delegated), 5, "the group is removed")
+    eventually(lambda: not groups_in(delegated), 60, "the group is removed")
 
 
 def test_several_processes_that_exceed_the_memory_together_end_the_sandbox(delegated: Path) -> None:
@@ -54,7 +54,7 @@ def test_several_processes_that_exceed_the_memory_together_end_the_sandbox(deleg
         with pytest.raises(SandboxLost) as caught:
             sandbox.exec(f"{hold * 4} wait", timeout=50)
         assert caught.value.reason == "oom"
-    eventually(lambda: not groups_in(delegated), 5, "the group is removed")
+    eventually(lambda: not groups_in(delegated), 60, "the group is removed")
 
 
 OPEN = """
@@ -72,7 +72,7 @@ def test_the_group_of_a_killed_process_is_removed(delegated: Path) -> None:
         assert client.stdout.readline() == b"open\n"
         assert groups_in(delegated)
         client.kill()
-    eventually(lambda: not groups_in(delegated), 10, "the group is removed")
+    eventually(lambda: not groups_in(delegated), 60, "the group is removed")
 
 
 def test_cpus_without_a_delegated_group_are_refused() -> None:
@@ -108,7 +108,7 @@ def test_the_end_of_a_group_kills_all_that_joined_it(parent: Path) -> None:
     with subprocess.Popen(["sh", "-c", start], stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None
         assert shell.stdout.readline() == b"started\n"
-        eventually(lambda: len(processes_here(marker)) >= 3, 10, "three processes have joined")
+        eventually(lambda: len(processes_here(marker)) >= 3, 60, "three processes have joined")
         assert not group.ran_out_of_memory()
         group.end()
     assert not processes_here(marker)

@@ -115,7 +115,7 @@ def test_pasta_ends_with_a_killed_process() -> None:
         started = pastas(client.pid)
         client.kill()
     assert len(started) == 1
-    eventually(lambda: table().get(started[0][0], ("", ""))[1] != started[0][1], 10, "pasta has ended")
+    eventually(lambda: table().get(started[0][0], ("", ""))[1] != started[0][1], 60, "pasta has ended")
 
 
 def test_pasta_ends_with_a_killed_supervisor_and_with_its_sandbox() -> None:
@@ -125,7 +125,7 @@ def test_pasta_ends_with_a_killed_supervisor_and_with_its_sandbox() -> None:
         if end == "supervisor":
             os.kill(table()[pid][0], 9)
         sandbox.close()
-        eventually(lambda: table().get(pid, ("", ""))[1] != start, 10, "pasta has ended")  # noqa: B023
+        eventually(lambda: table().get(pid, ("", ""))[1] != start, 60, "pasta has ended")  # noqa: B023
 
 
 def test_a_sandbox_whose_network_ends_is_lost() -> None:

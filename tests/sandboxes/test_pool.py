@@ -20,7 +20,7 @@ class Watched(FakeSandbox):
 
     def _start(self, deadline: float) -> None:
         STARTED.append(self)
-        assert GATE.wait(10)
+        assert GATE.wait(60)
         super()._start(deadline)
 
 
@@ -124,7 +124,7 @@ def test_many_threads_take_each_its_own() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
     assert len({sandbox.id for sandbox in taken}) == 16
     for sandbox in taken:
         sandbox.close()

@@ -152,7 +152,7 @@ def channel_to(answer: Callable[[socket.socket], None]) -> Iterator[RunnerChanne
     channel = RunnerChannel(SocketStream(ours))
     yield channel
     channel.close()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -198,7 +198,7 @@ def test_replies_in_any_order_reach_the_thread_that_asked() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
     assert seen == {number: f"{number}.19" for number in range(8)}
 
 
@@ -253,7 +253,7 @@ def test_closing_ends_every_waiting_request() -> None:
             assert asked.acquire(timeout=5)
         channel.close()
         for thread in threads:
-            thread.join(5)
+            thread.join(60)
     assert ends == [SandboxClosed] * 5
 
 
@@ -278,7 +278,7 @@ class StrangeSandbox(RunnerSandbox):
                 sock.sendall(encode({**strange, "id": message["id"]}, b"payload"))
 
     def _disconnect(self) -> None:
-        self.thread.join(5)
+        self.thread.join(60)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -47,7 +47,7 @@ def env(options: dict[str, Any]) -> Iterator[SweEnv]:
 
 
 def both_run(containers: Containers) -> list[dict[str, Any]]:
-    eventually(lambda: [one["State"] for one in containers()] == ["running"] * 2, 30, "two containers run")
+    eventually(lambda: [one["State"] for one in containers()] == ["running"] * 2, 60, "two containers run")
     return containers()
 
 
@@ -65,7 +65,7 @@ def test_the_container_that_waits_is_like_one_that_starts_at_the_end(
     for action in solution(TASKS[0]):
         reward = env.step(action)[1]
     assert reward == 1.0
-    eventually(lambda: not containers(), 20, "no container is left")
+    eventually(lambda: not containers(), 60, "no container is left")
 
 
 def test_a_container_that_was_killed_while_it_waited_is_replaced(
@@ -75,18 +75,18 @@ def test_a_container_that_was_killed_while_it_waited_is_replaced(
     engine.remove_container(both_run(containers)[1]["Id"], force=True)
     _, reward, terminated, _, info = env.step(SUBMIT)
     assert (reward, terminated, info["outcome"], info["reward_valid"]) == (0.0, True, "submitted", True)
-    eventually(lambda: not containers(), 20, "no container is left")
+    eventually(lambda: not containers(), 60, "no container is left")
 
 
 @pytest.mark.parametrize("moment", [0, 1, 2])
 def test_closing_at_any_moment_of_a_start_leaves_nothing(moment: int, env: SweEnv, containers: Containers) -> None:
     env.step(WORK)
     if moment:
-        eventually(lambda: len(containers()) == 2, 30, "two containers exist")
+        eventually(lambda: len(containers()) == 2, 60, "two containers exist")
     if moment == 2:
         both_run(containers)
     env.close()
-    eventually(lambda: not containers(), 20, "no container is left")
+    eventually(lambda: not containers(), 60, "no container is left")
 
 
 CLIENT = """
@@ -110,4 +110,4 @@ def test_a_killed_client_leaves_nothing(ready: bool, options: dict[str, Any], co
         if ready:
             both_run(containers)
         client.kill()
-    eventually(lambda: not containers(), 20, "no container is left")
+    eventually(lambda: not containers(), 60, "no container is left")

@@ -300,12 +300,12 @@ def test_waiting_for_another_builder_has_a_deadline() -> None:
     def slow(folder: Path) -> None:
         building.set()
         assert folder.is_dir()
-        assert release.wait(30)
+        assert release.wait(60)
 
     thread = threading.Thread(target=build_once, args=("things", "slow", slow), kwargs={"deadline": float("inf")})
     thread.start()
     try:
-        assert building.wait(30)
+        assert building.wait(60)
         with pytest.raises(SandboxStartError, match="still building") as caught:
             build_once("things", "slow", slow, deadline=0)
         assert caught.value.reason == "timeout"

@@ -153,7 +153,7 @@ class DockerProxy:
         self._listener.close()
         self.cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -143,7 +143,7 @@ def test_concurrent_requests(server: OpenAIServer) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
     assert sorted(answers) == sorted(f"{number} so far" for number in range(1, 33))
     assert server.paths() == [f"POST {CHAT}"] * 32
 

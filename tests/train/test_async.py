@@ -79,7 +79,7 @@ def test_weights_change_between_answers() -> None:
     synced = threading.Event()
 
     def play() -> None:
-        while not synced.is_set():
+        while not (seen and synced.is_set()):
             seen.append(sampler.generate([1], max_tokens=1, temperature=1.0, seed=None).version)
 
     threads = [threading.Thread(target=play) for _ in range(4)]
@@ -89,9 +89,8 @@ def test_weights_change_between_answers() -> None:
         sampler.sync_weights(version)
     synced.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert weights.mixed == 0
-    assert seen
     assert 0 < sampler.busy_seconds() <= time.monotonic() - started
 
 

@@ -161,7 +161,7 @@ def test_closing_from_another_thread_ends_the_episodes() -> None:
     thread.start()
     assert asked.wait(60)
     one.close()
-    thread.join(30)
+    thread.join(60)
     release.set()
     assert (found[0].trajectories, len(found[0].lost)) == ((), 3)
 

@@ -206,7 +206,7 @@ class Interrupted(ScriptedGenerator):
             return super().generate(prompt, **how)
         if left == -1:
             os.kill(os.getpid(), signal.SIGINT)
-        self._closed.wait(60)
+        self._closed.wait(500)
         raise PolicyError("it was closed", reason="closed")
 
     def close(self) -> None:
@@ -227,8 +227,8 @@ def test_an_interrupt_does_not_wait_for_answers(model_folder: str, tmp_path: Pat
         trainer.run()
     for thread in threading.enumerate():
         if thread.name.startswith("episode"):
-            thread.join(40)
-    assert time.monotonic() - started < 50
+            thread.join(400)
+    assert time.monotonic() - started < 400
 
 
 def test_a_run_folder_in_use_is_refused(model_folder: str, tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_close_aborts_waiting_requests(server: Server, generator: VllmGenerator)
     while len(server.requests) == asked and time.monotonic() < deadline:
         time.sleep(0.01)
     generator.close()
-    waiting.join(20)
+    waiting.join(60)
     assert reasons == ["closed"]
 
 

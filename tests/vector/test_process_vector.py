@@ -3,6 +3,7 @@
 `test_ray_vector.py` runs some of these tests with Ray actors.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -153,7 +154,7 @@ def test_close_does_not_wait_for_a_worker_that_has_stopped(monkeypatch: pytest.M
     envs.send(["x" * LARGE] * 4)
     envs.close(timeout=0.5)
     assert envs.recv()[4]["outcome"].tolist() == ["infra_failed"] * 4
-    assert not any(Path(f"/proc/{pid}").exists() for pid in stopped)
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in stopped), 60, "the workers are killed")
 
 
 def test_what_is_too_large_or_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +166,7 @@ def test_what_is_too_large_or_cannot_be_sent_is_named(monkeypatch: pytest.Monkey
     with pytest.raises(RuntimeError, match="made in") as caught:
         SweVectorEnv([Scripted, broken], executor="process", processes=1)
     pid = int(str(caught.value).rpartition(" ")[2])
-    eventually(lambda: not Path(f"/proc/{pid}").exists(), 20, "the worker ended")
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), 60, "the worker ended")
     with SweVectorEnv([lambda: wide(64 << 20)], executor="process") as envs:
         envs.reset()
         with pytest.raises(UsageError, match="the result of 'step' has 67,"):
@@ -205,7 +206,11 @@ time.sleep(60)
 
 
 def children(pid: int) -> list[int]:
-    return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
+    found: list[str] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += path.read_text().split()
+    return [int(one) for one in found]
 
 
 def test_everything_ends_with_the_parent() -> None:
@@ -213,10 +218,10 @@ def test_everything_ends_with_the_parent() -> None:
         assert parent.stdout is not None
         workers = [int(pid) for pid in parent.stdout.readline().split()]
         below = [*workers, *(child for worker in workers for child in children(worker))]
-        eventually(lambda: len(children(parent.pid)) > 2, 20, "it has forked")
+        eventually(lambda: len(children(parent.pid)) > 2, 60, "it has forked")
         fork = [one for one in children(parent.pid) if one not in workers]
         parent.kill()
-        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), 20, "no process is left")
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), 60, "no process is left")
         for pid in fork:
             os.kill(pid, signal.SIGKILL)
     assert len(workers) == 2

@@ -51,7 +51,7 @@ def test_real_sandboxes_run_on_the_nodes_and_end_with_their_actors(cluster: Any)
         envs.reset(seed=1)
         assert cluster.look() > 0
         assert envs.step([LIST] * 2)[4]["outcome"].tolist() == ["running"] * 2
-    eventually(cluster.no_box_is_left, 30, "no sandbox is left")
+    eventually(cluster.no_box_is_left, 60, "no sandbox is left")
 
 
 def test_a_cluster_without_free_cpus_is_named() -> None:
