@@ -209,7 +209,7 @@ class PassRates:
         return sorted(sorted(range(len(far)), key=lambda place: (again[place], far[place]))[:count])
 
 
-_MAY_CHANGE = {"run": ("updates", "minutes", "output", "trackers"), "generation": ("url", "options")}
+_MAY_CHANGE = {"run": ("updates", "minutes", "output", "trackers", "keep_episodes"), "generation": ("url", "options")}
 """The fields that may differ when a run resumes."""
 
 

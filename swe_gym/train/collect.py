@@ -11,6 +11,7 @@ import functools
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -314,6 +315,31 @@ def _swe_env(env: gymnasium.Env[str, str]) -> SweEnv:
     return env.unwrapped
 
 
+def number_attempts(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
+    """Return episodes with their numbers among those of the same task, without tokens."""
+    counts: Counter[str] = Counter()
+    found = []
+    for one in trajectories:
+        found.append(one.model_copy(update={"attempt": counts[one.task_id], "segments": ()}))
+        counts[one.task_id] += 1
+    return found
+
+
+def episode_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, object]]:
+    """Return a row of the log for each episode."""
+    return [
+        {
+            "task": one.task_id,
+            "attempt": one.attempt,
+            "reward": one.reward,
+            "reason": one.reason,
+            "turns": len(one.turns),
+            "tokens": one.usage.completion_tokens,
+        }
+        for one in number_attempts(trajectories)
+    ]
+
+
 def check_tasks(config: TrainConfig) -> None:
     """Check that training and evaluation have tasks and share none.
 
@@ -366,6 +392,7 @@ def summarize(played: PlayedBatch, ks: Sequence[int] = (1,)) -> dict[str, object
         "resolved_low": low,
         "resolved_high": high,
         "tasks": {task_id: [sum(found), len(found)] for task_id, found in sorted(by_task.items())},
+        "played": episode_rows(played.trajectories),
     }
     curve = {point.k: point.value for point in pass_curve(by_task)}
     return metrics | {f"pass@{k}": curve.get(k, math.nan) for k in ks}

@@ -47,6 +47,7 @@ class RunConfig(Frozen):
         evaluate_every: Updates between evaluations; one runs before the first update. 0 disables them.
         checkpoint_every: Updates between checkpoints. The last update always has one.
         keep: Number of checkpoints to keep.
+        keep_episodes: Number of updates whose episodes are kept, without tokens; the last ones. 0 keeps none.
         max_failed: Largest share of an update's episodes that the infrastructure may lose before the run stops.
         trackers: Experiment trackers that receive the logged metrics: "tensorboard", "wandb", "mlflow".
     """
@@ -58,6 +59,7 @@ class RunConfig(Frozen):
     evaluate_every: int = Field(default=10, ge=0)
     checkpoint_every: int = Field(default=10, ge=1)
     keep: int = Field(default=2, ge=1)
+    keep_episodes: int = Field(default=20, ge=0)
     max_failed: float = Field(default=0.5, ge=0, le=1)
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
 

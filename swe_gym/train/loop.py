@@ -20,7 +20,15 @@ from ..types import JsonObject
 from .async_collect import AsyncCollector
 from .batch import Batch, segments_batch
 from .checkpoint import Checkpoints, RunState, check_folder
-from .collect import Collector, PlayedBatch, check_tasks, evaluation_slots, summarize
+from .collect import (
+    Collector,
+    PlayedBatch,
+    check_tasks,
+    episode_rows,
+    evaluation_slots,
+    number_attempts,
+    summarize,
+)
 from .config import AlgorithmConfig, TrainConfig
 from .generators import TrainGenerator, check_options, make_generator
 from .learner import Learner, OldLogprobs, Targets, load_learner, load_tokenizer, seed_everything
@@ -46,6 +54,7 @@ def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, stat
     algorithm = config.algorithm
     oldest = state.update - algorithm.max_staleness
     metrics = rollout_metrics(played)
+    rows = dict(zip(map(id, played.trajectories), metrics["played"], strict=True))
     metrics["stale"] = sum(_find_newest(one, state.update) < oldest for one in played.trajectories)
     varied = _find_varied(played)
     metrics["frac_nonzero_variance"] = float(varied.float().mean()) if len(varied) else 0.0
@@ -59,6 +68,8 @@ def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, stat
     metrics.update(mismatch(batch, old), nonfinite=nonfinite, trained=len(batch.episodes.unique()), tokens=batch.tokens)
     if not batch.tokens:
         return metrics
+    for index, difference in _mean_differences(batch, old).items():
+        rows[id(played.trajectories[index])]["logprob_diff"] = difference
     check_logprob_diff(_same_weights(batch, old, state.update), config.generation.max_logprob_diff, state.update)
     if algorithm.async_rollout:
         metrics |= _staleness(batch, played, algorithm, state.update)
@@ -72,6 +83,7 @@ def rollout_metrics(played: PlayedBatch) -> JsonObject:
     """Return the metrics of the episodes themselves."""
     count = len(played.trajectories)
     metrics: JsonObject = {"episodes": count, "lost": len(played.lost), "first_lost": next(iter(played.lost), "")}
+    metrics["played"] = episode_rows(played.trajectories)
     if count:
         turns = [turn for one in played.trajectories for turn in one.turns]
         metrics |= {
@@ -91,6 +103,12 @@ def _find_varied(played: PlayedBatch) -> Tensor:
 
 def _rewards(played: PlayedBatch) -> Tensor:
     return torch.tensor([float(trajectory.reward) for trajectory in played.trajectories])
+
+
+def _mean_differences(batch: Batch, old: OldLogprobs) -> dict[int, float]:
+    """Return the mean absolute difference between sampler and trainer for each episode with trained tokens."""
+    gap = (old.logprobs - batch.sampler).abs()
+    return {int(one): float(gap[batch.episodes == one].mean()) for one in batch.episodes.unique()}
 
 
 def _find_newest(trajectory: Trajectory, update: int) -> int:
@@ -164,6 +182,9 @@ def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played:
 
 
 _FREE_DISK = "Free disk space and run the same command again"
+
+EPISODES = "episodes"
+"""Folder in the run folder: a trajectory file for each of the last updates and evaluations."""
 
 REFERENCE = "reference.pt"
 """File in the run folder: the weights after SFT, if the loss has a KL penalty."""
@@ -324,6 +345,7 @@ class Trainer:
         generator.begin_learning()
         metrics = make_update(played, self.learner, self.config, self.state)
         self.state.update += 1
+        self._keep_episodes("update", played)
         learning = dict(self.learner.seconds)  # without the forward pass of the weight-sync check
         syncing = time.monotonic()
         metrics["sync_logprob_diff"] = self._sync_weights(generator)
@@ -385,8 +407,26 @@ class Trainer:
         slots = evaluation_slots(held_out.task_ids, evaluation)
         played = held_out.play(slots, temperature=evaluation.temperature)
         metrics = summarize(played, ks=sorted({1, evaluation.attempts}))
+        self._keep_episodes("evaluation", played)
         seconds = time.monotonic() - started
         self.log.add("evaluation", self.state.update, minutes=self.state.minutes, seconds=seconds, **metrics)
+
+    def _keep_episodes(self, event: str, played: PlayedBatch) -> None:
+        """Write the episodes of an update or evaluation, and remove those of old ones. They are not worth the run."""
+        last = self.config.run.keep_episodes
+        if not last:
+            return
+        folder = self.folder / EPISODES
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{event}-{self.state.update}.jsonl"
+        lines = [line for one in number_attempts(played.trajectories) for line in one.to_lines()]
+        try:
+            write_text(path, "".join(f"{line}\n" for line in lines))
+        except OSError as error:
+            logger.warning("the episodes of %s are not kept: %s", path.stem, error)
+        for old in folder.glob("*-*.jsonl"):
+            if int(old.stem.rpartition("-")[2]) <= self.state.update - last:
+                old.unlink()
 
     def _save(self) -> None:
         started = time.monotonic()

@@ -30,6 +30,7 @@ class TrainingRun:
         evaluations: Events of evaluations.
         saves: Events of checkpoints.
         minutes: Wall-clock minutes, over all resumes.
+        episodes: Trajectory files of updates and evaluations by name, such as "update-3", in order.
     """
 
     name: str
@@ -38,6 +39,7 @@ class TrainingRun:
     evaluations: tuple[Line, ...]
     saves: tuple[Line, ...]
     minutes: float
+    episodes: Mapping[str, Path]
 
 
 def is_training(path: str | os.PathLike[str]) -> bool:
@@ -68,7 +70,8 @@ def _read(folder: Path, name: str) -> TrainingRun:
         return tuple(line for line in lines if line["event"] == event)
 
     minutes = max((line.get("minutes", 0.0) for line in lines), default=0.0)
-    return TrainingRun(name, config, about("update"), about("evaluation"), about("checkpoint"), minutes)
+    kept = {path.stem: path for path in sorted(folder.glob("episodes/*.jsonl"))}
+    return TrainingRun(name, config, about("update"), about("evaluation"), about("checkpoint"), minutes, kept)
 
 
 # --- curves -------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from ..errors import MissingDependency
 from ..files import replacing
 from ..types import JsonObject
-from .report import write_page
+from .report import write_page, write_report
 from .training import (
     METRICS,
     PARTS,
+    Line,
     Point,
     TrainingRun,
     curve,
@@ -75,15 +76,23 @@ class Plot(NamedTuple):
 def write_training_report(sources: Iterable[str | os.PathLike[str]], path: str | os.PathLike[str]) -> TrainingReport:
     """Write training runs as one HTML file, with the curves of all runs in common plots.
 
+    The episodes that the runs kept become pages in the folder FILE-episodes beside it, to which lists of episodes link.
+
     Args:
         sources: Run folders of `swe-gym train`.
         path: The file to write.
 
     Raises:
-        UsageError: A folder is not a training run, or its log cannot be read.
+        UsageError: A folder is not a training run, or its log or an episode cannot be read.
     """
     runs = read_training(sources)
+    beside = Path(path).with_name(f"{Path(path).stem}-episodes")
+    for run in runs:
+        for name, file in run.episodes.items():
+            (beside / run.name).mkdir(parents=True, exist_ok=True)
+            write_report(file, beside / run.name / f"{name}.html")
     data = {
+        "beside": beside.name,
         "runs": [_run_data(run) for run in runs],
         "plots": [
             {**plot._asdict(), "points": None, "lines": [_line_data(plot, points) for points in plot.points]}
@@ -184,6 +193,17 @@ def _run_data(run: TrainingRun) -> JsonObject:
         "overhead": _drop_nonfinite(overhead(run)),
         "seconds": spent_in_all(run),
         "bars": _bars(run),
+        "episodes": {"update": _episode_lists(run.updates), "evaluation": _episode_lists(run.evaluations)},
+        "readable": list(run.episodes),
+    }
+
+
+def _episode_lists(lines: Iterable[Line]) -> JsonObject:
+    """Return the episodes of updates or evaluations, and the number of lost ones, by number of updates."""
+    return {
+        str(line["update"]): {"lost": line.get("lost", 0), "rows": line["played"]}
+        for line in lines
+        if line.get("played")
     }
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from viewer_parts import Pages
+from viewer_parts import NASTY, Pages
 
 from swe_gym.errors import UsageError
 from swe_gym.train.log import Log
+from swe_gym.trajectories import Trajectory
 from swe_gym.viewer.training import (
     METRICS,
     PARTS,
@@ -226,6 +227,46 @@ def test_the_drawing_has_the_curves_of_every_run(tmp_path: Path) -> None:
     assert (tmp_path / "curves.svg").read_bytes() == before
 
 
+def run_with_episodes(folder: Path) -> Path:
+    """Return a copy of a run whose last update and first evaluation have episodes; those of the update were kept."""
+    shutil.copytree(RUNS / "rloo", folder)
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    row = {"task": "toy/one", "reward": 1.0, "reason": "submit", "turns": 1, "tokens": 7}
+    rows = [{**row, "attempt": 0, "logprob_diff": 0.001}, {**row, "attempt": 1, "reward": 0.0, "logprob_diff": 2.5}]
+    for line in lines:
+        if line["event"] == "update" and line["update"] in (3, 4):
+            line |= {"played": rows, "lost": line["update"] - 3}
+        if line["event"] == "evaluation":
+            line["played"] = [{**row, "attempt": 0, "task": NASTY}]
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "episodes").mkdir()
+    for attempt in (0, 1):
+        Trajectory(
+            task_id="toy/one",
+            attempt=attempt,
+            observation="Repair it.",
+            turns=(),
+            outcome="submitted",
+            reason="submit",
+            reward_valid=True,
+            resolved=attempt == 0,
+            reward=1.0 - attempt,
+        ).append(folder / "episodes" / "update-4.jsonl")
+    return folder
+
+
+def test_episodes_that_were_kept_are_pages_beside_the_report(tmp_path: Path) -> None:
+    write_training_report([run_with_episodes(tmp_path / "a"), RUNS / "gae"], tmp_path / "out.html")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.html")] == [
+        "out.html",
+        "out-episodes/a/update-4.html",
+    ]
+    one, other = Page(tmp_path / "out.html").data["runs"]
+    assert (one["readable"], other["readable"]) == (["update-4"], [])
+    assert (list(one["episodes"]["update"]), one["episodes"]["update"]["4"]["lost"]) == (["3", "4"], 1)
+    assert other["episodes"] == {"update": {}, "evaluation": {}}
+
+
 # --- in a browser -------------------------------------------------------------------------------------------
 
 
@@ -250,4 +291,32 @@ def test_runs_and_axes_are_chosen_by_keyboard(pages: Pages, tmp_path: Path) -> N
     page.locator("#curves summary").first.click()
     assert "0.5 (" in page.locator("#curves details tbody").first.inner_text()
     assert "algorithm.advantage\trloo\tgae" in page.locator("#configuration table").inner_text()
+    assert pages.complaints == []
+
+
+def test_a_point_of_a_curve_lists_its_episodes(pages: Pages, tmp_path: Path) -> None:
+    write_training_report([run_with_episodes(tmp_path / "a #1"), RUNS / "gae"], tmp_path / "out.html")
+    page = pages((tmp_path / "out.html").as_uri(), shows="#curves canvas")
+    figure = page.locator("#curves figure").filter(has=page.locator("h3", has_text="Entropy"))
+    place = "(box) => { const p = box.plot; return [p.valToPos(4, 'x'), p.valToPos(p.data[1].at(-1), 'y')]; }"
+    x, y = figure.locator(".chart").evaluate(place)
+    figure.locator(".u-over").click(position={"x": x - 2, "y": y})
+    shown = figure.locator(".episodes")
+    assert shown.locator("h4").inner_text() == "Update 4 of a #1: 2 episodes, 1 lost"
+    assert [row.split("\t")[1::5] for row in shown.locator("tbody").inner_text().split("\n")] == [
+        ["1", "2.5"],
+        ["0", "0.001"],
+    ]
+    figure.locator("summary").click()
+    figure.get_by_role("button", name="episodes of a #1 at 3").click()
+    assert shown.locator("a").count() == 0
+    assert "were not kept" in shown.inner_text()
+    evaluated = page.locator("#curves figure").first
+    evaluated.locator("summary").click()
+    evaluated.get_by_role("button", name="episodes of a #1 at 2").click()
+    assert evaluated.locator(".episodes tbody").inner_text().startswith(NASTY)
+    figure.get_by_role("button", name="episodes of a #1 at 4").click()
+    shown.get_by_role("link").first.click()
+    page.get_by_text("Repair it.").first.wait_for()
+    assert "a%20%231/update-4.html#/update-4.jsonl/toy%2Fone/1" in page.url
     assert pages.complaints == []

@@ -1,7 +1,7 @@
 "use strict";
 // The page of training runs: tables and charts of the data that the file holds.
 
-const { runs, plots, parts, differences } = JSON.parse(document.getElementById("training").textContent);
+const { runs, plots, parts, differences, beside } = JSON.parse(document.getElementById("training").textContent);
 const MOST_ROWS = 40;
 const INKS = 8;
 
@@ -85,8 +85,51 @@ function curveChart(plot, axis) {
   });
 }
 
+/** The run and the update of the point nearest to the pointer. */
+function pointedAt({ cursor, series, data, valToPos }) {
+  const points = series.flatMap((one, i) => {
+    const value = i && one.show && one.class !== "extra" ? data[i][cursor.idxs[i]] : null;
+    return value == null ? [] : [{ run: one.run, x: data[0][cursor.idxs[i]], away: Math.abs(valToPos(value, "y") - cursor.top) }];
+  });
+  return points.sort((a, b) => a.away - b.away)[0];
+}
+
+const eventOf = (plot) => (plot.dotted ? "evaluation" : "update");
+
+/** The episodes of an update or evaluation of a run, those first on which sampler and trainer differ most. */
+function episodesTable(run, event, update) {
+  const { lost, rows } = run.episodes[event][update];
+  const page = `${event}-${update}`;
+  const address = [beside, ...run.name.split("/"), `${page}.html`].map(encodeURIComponent).join("/");
+  const hasPage = run.readable.includes(page);
+  const named = ({ task, attempt }) =>
+    hasPage ? el("a", { href: `${address}#/${[`${page}.jsonl`, task, attempt].map(encodeURIComponent).join("/")}` }, task) : task;
+  const differ = (row) => (typeof row.logprob_diff === "number" ? row.logprob_diff : -1);
+  const about = `${event === "update" ? "Update" : "Evaluation after update"} ${count(update)} of ${run.name}: ${plural(rows.length, "episode")}`;
+  return el(
+    "div",
+    { class: "episodes", role: "region", "aria-label": about },
+    el("h4", { tabindex: "-1" }, about + (lost ? `, ${count(lost)} lost` : "")),
+    wide(
+      ["Task", "Attempt", "Reward", "Stop reason", "Turns", "Tokens", "logprob_diff"],
+      [...rows]
+        .sort((a, b) => differ(b) - differ(a))
+        .map((row) => [
+          named(row),
+          count(row.attempt),
+          short(row.reward),
+          row.reason,
+          count(row.turns),
+          count(row.tokens),
+          row.logprob_diff == null ? "" : typeof row.logprob_diff === "number" ? exact(row.logprob_diff) : row.logprob_diff,
+        ]),
+    ),
+    hasPage ? null : el("p", { class: "dim" }, "These episodes were not kept: run.keep_episodes has the last updates only."),
+  );
+}
+
 /** The numbers of a plot: a row per update, a column per run. */
-function numbersTable(plot) {
+function numbersTable(plot, show) {
   const words = shownAs(plot);
   const columns = plot.lines.map((line) => new Map(line.update.map((update, i) => [update, i])));
   const updates = [...new Set(plot.lines.flatMap((line) => line.update))].sort((a, b) => a - b);
@@ -95,18 +138,44 @@ function numbersTable(plot) {
     i === undefined ? "" : words(line.value[i]) + (line.low ? interval(words, line.low[i], line.high[i]) : "");
   const rows = updates
     .filter((_, i) => i % every === 0 || i === updates.length - 1)
-    .map((update) => [count(update), ...plot.lines.map((line, run) => cell(line, columns[run].get(update)))]);
+    .map((update) => [opener(plot, update, show), ...plot.lines.map((line, run) => cell(line, columns[run].get(update)))]);
   const summary = every === 1 ? "Numbers" : `Numbers, every ${every} updates`;
   return el("details", {}, el("summary", {}, summary), wide(["update", ...runs.map((run) => run.name)], rows));
 }
 
+/** The number of an update; a button for each run whose episodes are known. */
+function opener(plot, update, show) {
+  const known = runs.flatMap((run, i) => (run.episodes[eventOf(plot)][update] ? [i] : []));
+  if (!known.length) return count(update);
+  return [count(update), ...known.map((i) => [" ", button("episodes", () => show(i, update), { "aria-label": `episodes of ${runs[i].name} at ${update}` })])];
+}
+
 function curves() {
   const boxes = plots.map(() => el("div", { class: "drawing" }));
+  const lists = plots.map(() => el("div", {}));
+  const show = (i) => (run, update) => {
+    if (!runs[run].episodes[eventOf(plots[i])][update]) return;
+    lists[i].replaceChildren(episodesTable(runs[run], eventOf(plots[i]), update));
+    lists[i].querySelector("h4").focus();
+  };
+  const openAt = (i, plot) => {
+    const point = pointedAt(plot);
+    if (!point) return;
+    const line = plots[i].lines[point.run];
+    const axis = document.querySelector("input[name=axis]:checked").value;
+    show(i)(point.run, line.update[line[axis].indexOf(point.x)]);
+  };
+  const listen = (i, plot) => {
+    let begun = 0;
+    plot.over.addEventListener("mousedown", (event) => (begun = event.clientX));
+    plot.over.addEventListener("click", (event) => Math.abs(event.clientX - begun) < 4 && openAt(i, plot)); // not a zoom
+  };
   const draw = () => {
     const axis = document.querySelector("input[name=axis]:checked").value;
     for (const [i, plot] of plots.entries()) {
       dropCharts(boxes[i]);
       boxes[i].replaceChildren(curveChart(plot, axis));
+      listen(i, boxes[i].firstChild.plot);
     }
     showRuns();
   };
@@ -118,11 +187,12 @@ function curves() {
       });
   };
   const figures = plots.map((plot, i) =>
-    el("figure", {}, el("figcaption", {}, el("h3", {}, plot.title), el("p", {}, plot.about)), boxes[i], numbersTable(plot)),
+    el("figure", {}, el("figcaption", {}, el("h3", {}, plot.title), el("p", {}, plot.about)), boxes[i], lists[i], numbersTable(plot, show(i))),
   );
   const smoothed = plots.some((plot) => plot.lines.some((line) => line.mean));
   const about = smoothed ? "Thin lines are single updates; thick lines are running means over a twentieth of the run. " : "";
-  const help = "Drag over a chart to zoom in, double-click to zoom out.";
+  const known = runs.some((run) => Object.keys(run.episodes.update).length);
+  const help = `Drag over a chart to zoom in, double-click to zoom out.${known ? " Click a point for its episodes." : ""}`;
   return {
     node: section(
       "curves",
