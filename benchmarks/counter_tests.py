@@ -39,8 +39,8 @@ from common import Knowledge, LiveTable, Opener, open_box, with_image
 
 from swe_gym.cli.common import open_source
 from swe_gym.errors import SweGymError
-from swe_gym.grading import GRADERS, CounterOptions, Grader
-from swe_gym.grading.base import Ready, Results
+from swe_gym.grading import GRADERS, CounterOptions
+from swe_gym.grading.base import Grader, Ready, Results
 from swe_gym.grading.counter.source import Function, Source, TextEdit
 from swe_gym.grading.judge import Judge
 from swe_gym.grading.patch import Patch, apply_diff, take_patch

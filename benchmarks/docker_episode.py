@@ -12,8 +12,8 @@ from typing import Any
 
 from swe_gym.envs.group import SandboxGroup
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.grading import CounterOptions, Grader, grade
-from swe_gym.grading.base import Ready, Results
+from swe_gym.grading import CounterOptions, grade
+from swe_gym.grading.base import Grader, Ready, Results
 from swe_gym.grading.graders import TESTS
 from swe_gym.grading.patch import list_work, take_patch
 from swe_gym.grading.seal import hidden_places

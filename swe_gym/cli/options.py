@@ -66,9 +66,9 @@ RUNS = 3
 TIMES = typer.Option(
     "--times", "-k", min=1, help=f"Test runs in each state, with the gold patch and without it (default: {RUNS})."
 )
-ValidationRecord = Annotated[
+ResultRecord = Annotated[
     Path | None,
-    typer.Option("--record", "-r", help="JSONL file of validation results. A second run resumes from it."),
+    typer.Option("--record", "-r", help="JSONL file of results. A second run resumes from it."),
 ]
 Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Seconds per image or upload.")]
 Engine = Annotated[

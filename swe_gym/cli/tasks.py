@@ -4,10 +4,11 @@ import datetime
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,6 +22,7 @@ from ..tasks import (
     HUB,
     TASK_EXPORTERS,
     FileSource,
+    TaskSource,
     by_image,
     is_place_of_tasks,
     split_by_repository,
@@ -37,10 +39,33 @@ from .common import (
     open_console,
     open_source,
     print_json,
+    progress_bar,
     source_of,
     takes_filter,
 )
-from .options import BASE_IMAGE, RUNS, SEED, SOURCE_HELP, TIMES, AsJson, Source, SourceOptions, Timeout, Workers
+from .common import sandbox_options as parse_sandbox_options
+from .options import (
+    BASE_IMAGE,
+    RUNS,
+    SEED,
+    SOURCE_HELP,
+    TIMES,
+    AsJson,
+    Backend,
+    ExecutorName,
+    RayAddress,
+    ResultRecord,
+    SandboxOptions,
+    Source,
+    SourceOptions,
+    Timeout,
+    Workers,
+    executor_options,
+)
+from .preflight import check_machine, check_sandboxes, read_tasks
+
+if TYPE_CHECKING:
+    from ..curation import AuditRecord
 
 app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make tasks.")
 
@@ -414,6 +439,109 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
     )
     if number < count:
         console.print(f"No further bug of {name} {version} makes a task. The records say why.")
+
+
+@app.command()
+@takes_filter(without=("record",))
+def audit(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)] = "toy",
+    repaired: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Task file to write: the tasks without unstable tests."),
+    ] = None,
+    source_option: SourceOptions = None,
+    workers: Workers = 2,
+    executor: ExecutorName = None,
+    ray_address: RayAddress = None,
+    record: ResultRecord = None,
+    backend: Backend = "local",
+    sandbox_option: SandboxOptions = None,
+    as_json: AsJson = False,
+    *,
+    only: TaskFilter,
+) -> None:
+    """Find out whether tests are stable, strong and fair, and whether the solution is out of reach.
+
+    Tests run under changed conditions, and with wrong solutions made from the gold patch. The strength is the share of
+    these that a test rejects. Validate the tasks first. Results in the record file are used again. The exit status is
+    1 if anything is wrong with a task.
+    """
+    from ..curation import audit_tasks  # slow to import
+
+    place = executor_options(executor, ray_address)
+    check_machine(
+        record and record.parent,
+        what="the folder of the record",
+        fix="choose another file: --record",
+        backend=backend,
+        executor=place["executor"] or "threads",
+    )
+    console, tasks = open_console(), open_source(source, source_option)
+    ids, options = only.ids(tasks), parse_sandbox_options(backend, sandbox_option)
+    check_sandboxes(backend, options, read_tasks(tasks, ids), executor=place["executor"] or "threads")
+    with progress_bar(console, "auditing", 0 if as_json else len(ids)) as progress:
+        bar = progress.add_task("", total=len(ids))
+        results = audit_tasks(
+            tasks,
+            ids,
+            backend=backend,
+            sandbox_options=options,
+            workers=workers,
+            record=record,
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            on_record=lambda _: progress.advance(bar),
+            **{name: value for name, value in place.items() if value},
+        )
+    if as_json:
+        print_json([result.model_dump(mode="json") for result in results])
+    else:
+        _print_audits(console, results)
+    if repaired:
+        _write_repaired(console, tasks, results, repaired, quiet=as_json)
+    if any(result.findings or result.status in ("invalid", "error") for result in results):
+        raise typer.Exit(1)
+
+
+def _print_audits(console: Console, results: Sequence["AuditRecord"]) -> None:
+    """Print a table, the worst task first, and what is wrong with each."""
+    worst = sorted(results, key=lambda result: result.rank)
+    table = make_table("task", "strength", "conditions", "findings")
+    for result in worst:
+        same = sum(end == "same" for end in result.conditions.values())
+        tried = sum(end in ("same", "changed") for end in result.conditions.values())
+        strength = "" if result.strength is None else f"{result.strength:.2f} ({result.killed} of {result.tried})"
+        kinds = Counter(finding.kind for finding in result.findings)
+        said = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+        conditions = f"{same} of {tried} same" if tried else ""
+        table.add_row(*map(Text, [result.task_id, strength, conditions, said or result.reason or "none"]))
+    console.print(table)
+    for result in worst:
+        for finding in result.findings:
+            line = f"{result.task_id}: {finding.kind}: {finding.what}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    counts = Counter(result.status for result in results)
+    clean = sum(result.status == "audited" and not result.findings for result in results)
+    console.print(", ".join(f"{number} {status}" for status, number in counts.items()) + f", {clean} without findings")
+
+
+def _write_repaired(
+    console: Console, source: TaskSource, results: Sequence["AuditRecord"], output: Path, *, quiet: bool
+) -> None:
+    """Write the audited tasks without their unstable tests."""
+    from ..curation import repair_task  # slow to import
+
+    audited = [result for result in results if result.status == "audited"]
+    repaired = {result.task_id: repair_task(source.get(result.task_id), result) for result in audited}
+    kept = [task for task in repaired.values() if task is not None]
+    if kept:
+        write_tasks(kept, output)
+    lost = [name for name, task in repaired.items() if task is None]
+    if not quiet:
+        console.print(
+            f"{quantify(len(kept), 'task')} in {output}" if kept else f"no task is left: {output} was not written"
+        )
+        if lost:
+            console.print(f"left out, because no test that must start passing is stable: {', '.join(lost)}")
 
 
 def _print_dropped(console: Console, dropped: Mapping[str, str]) -> None:

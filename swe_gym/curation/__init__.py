@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING
 from ..registry import load as _load
 
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
+    from .audit import AuditRecord as AuditRecord
+    from .audit import audit_tasks as audit_tasks
+    from .audit import read_audits as read_audits
+    from .audit import repair_task as repair_task
     from .bundle import check_bundle as check_bundle
     from .bundle import pack_bundle as pack_bundle
     from .harbor import export_harbor as export_harbor

@@ -11,7 +11,7 @@ from ..registry import load as _load
 from ..types import Reward, Verdict
 
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
-    from .base import Grader as Grader
+    from .conditions import run_plainly as run_plainly
     from .counter import CounterOptions as CounterOptions
     from .diff import file_diff as file_diff
     from .diff import split_diff as split_diff

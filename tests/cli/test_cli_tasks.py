@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from swe_gym.curation import AuditRecord
+from swe_gym.curation.audit import AuditFinding
 from swe_gym.curation.validation import TaskRecord, digest
-from swe_gym.files import scan_table
+from swe_gym.files import append_lines, scan_table
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import FileSource
 from swe_gym.types import JsonMapping, Task
@@ -284,3 +286,47 @@ def test_tasks_are_written_for_a_trainer_of_another_package(cli) -> None:
     done = cli("tasks", "export", "out.json", "--to", "test_cli_tasks:write_ids", "--match", "l*")
     assert (done.status, done.err) == (0, "")
     assert json.loads(Path("out.json").read_text())[:3] == ["toy", {}, "larder-overwrite-evicts"]
+
+
+def test_audits_of_a_record_are_printed_and_unstable_tests_are_left_out(cli, tmp_path: Path) -> None:
+    source = load_source("toy")
+    tasks = [source.get(name) for name in list(source.ids())[:3]]
+    unstable = [tasks[0].oracle.pass_to_pass[:1], tasks[1].oracle.fail_to_pass, ()]
+    for task, tests in zip(tasks, unstable, strict=True):
+        audit = AuditRecord(
+            task_id=task.task_id,
+            status="audited",
+            findings=tuple(AuditFinding(kind="unstable", what=f"{test}: clock") for test in tests[:1]),
+            conditions={
+                "clock": "changed" if tests else "same",
+                "zone": "same",
+                "network": "not tried: no run has one",
+            },
+            unstable=dict.fromkeys(tests, ("clock",)),
+            strength=0.75,
+            killed=3,
+            tried=4,
+            variants=16,
+            backend="local",
+            digest=digest(task),
+        )
+        append_lines(tmp_path / "audits.jsonl", audit.model_dump_json())
+    done = cli("tasks", "audit", "toy:3", "repaired.jsonl", "--record", "audits.jsonl")
+    assert (done.status, done.err) == (1, "")
+    lines = done.out.splitlines()
+    assert lines[-1].endswith(f"no test that must start passing is stable: {tasks[1].task_id}")
+    assert lines[-2:-1] == ["2 tasks in repaired.jsonl"]
+    assert lines[-3] == "3 audited, 1 without findings"
+    assert lines[-4:-6:-1] == [
+        f"{task.task_id}: unstable: {tests[0]}: clock"
+        for task, tests in zip(tasks[1::-1], unstable[1::-1], strict=True)
+    ]
+    assert [" ".join(line.split()) for line in lines if line.startswith(tasks[2].task_id)] == [
+        f"{tasks[2].task_id} 0.75 (3 of 4) 2 of 2 same none"
+    ]
+    repaired = FileSource(str(tmp_path / "repaired.jsonl"))
+    assert repaired.get(tasks[0].task_id).oracle.pass_to_pass == tasks[0].oracle.pass_to_pass[1:]
+    assert repaired.get(tasks[2].task_id) == tasks[2]
+    as_json = cli("tasks", "audit", "toy:3", "--record", "audits.jsonl", "--match", tasks[2].task_id, "--json")
+    assert as_json.status == 0
+    assert [one["strength"] for one in json.loads(as_json.out)] == [0.75]

@@ -1,0 +1,679 @@
+"""Audits tasks: whether their tests are stable, strong and fair, and whether the solution is out of reach."""
+
+import dataclasses
+import functools
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from ..envs import SandboxGroup
+from ..errors import DiffError, GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
+from ..files import append_lines, json_lines
+from ..grading import CounterOptions, apply_diff, run_plainly
+from ..rollout import DriverLink, EpisodePool, Job
+from ..rollout.executors import open_executor
+from ..sandboxes import Sandbox
+from ..tasks import TaskSource, digest
+from ..types import Frozen, Json, JsonObject, Oracle, Task, TestStatus
+from .audit_checks import (
+    Asked,
+    find_asked,
+    find_copies,
+    find_in_history,
+    find_unmentioned,
+    put_in_tests,
+    quoted_share,
+    read_files,
+)
+from .audit_variants import ChangedFile, Variant, break_hunk, make_variants, split_diff
+from .validation import NODE_RETRIES, judge_diff
+
+logger = logging.getLogger(__name__)
+
+YEAR, HOUR = 400 * 86_400, 3_600
+"""Seconds that the clock is fast in a run, and in its check. A test that both break compares other times with it."""
+
+ELSEWHERE = "/srv/another/place"
+"""Folder of the workspace, in a run."""
+
+ASCII = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+SOMEBODY = {"LOGNAME": "somebody", "USER": "somebody", "USERNAME": "somebody", "HOME": "/tmp/home-of-somebody"}
+
+CONDITIONS: Mapping[str, JsonObject] = {
+    "hash seed": {"env": {"PYTHONHASHSEED": "7"}},
+    "zone": {"env": {"TZ": "Asia/Kolkata"}},
+    "clock": {"clock": YEAR},
+    "order": {"reverse": True},
+    "load": {"load": True},
+    "folder": {},
+    "locale": {"env": ASCII},
+    "user": {"env": SOMEBODY},
+    "host": {"host": "another-machine"},
+}
+"""Condition -> how a run changes it. The folder is changed by another workdir."""
+
+TOGETHER = "several together"
+NOT_TRIED = "not tried: "
+SLOWER = 4.0
+"""Time limit of a run under load, as a multiple of the task's."""
+
+VARIANT_TIME, VARIANT_SECONDS = 4.0, 3.0
+"""Time limit of a wrong solution: this many times the time of the gold patch, plus seconds."""
+
+QUOTED = 0.5
+"""Share of gold's long lines from which an issue gives the patch away."""
+
+COMMAND = "the test command"
+"""Stands for all tests of a task whose command's exit code decides."""
+
+Status = Literal["audited", "invalid", "skipped", "error"]
+
+
+class AuditFinding(Frozen):
+    """Something wrong with a task.
+
+    Attributes:
+        kind: "unstable", "flaky", "weak", "passes without work", "unasked name", "unasked message",
+            "quoted patch", "copy", "history", "network" or "no counter-test".
+        what: Test, name, text, file or change that it is about.
+    """
+
+    kind: str
+    what: str
+
+
+class EscapedVariant(Frozen):
+    """A wrong solution that passes every required test.
+
+    Attributes:
+        kind: "hunk" of the gold patch left out, "function" without its work, or the kind of a mutation.
+        path: File that differs.
+        diff: Difference to the gold patch; of a hunk, the hunk.
+    """
+
+    kind: str
+    path: str
+    diff: str
+
+
+class AuditRecord(Frozen):
+    """The audit of one task, one line of a record file. Hidden from policies, because it names tests.
+
+    Attributes:
+        task_id: Id of the task.
+        status: "audited", or why not: the task is invalid, cannot be audited, or a sandbox failed.
+        reason: Why it was not audited; empty if it was.
+        findings: What is wrong.
+        conditions: Condition -> "same", "changed", or "not tried: " and why.
+        unstable: Required test -> conditions under which its status is another one.
+        flaky: Required tests whose status changes by chance.
+        strength: Share of the wrong solutions that a test rejects; None if none was made.
+        killed: Number of these.
+        tried: Number of wrong solutions.
+        escaped: The others.
+        functions: Number of test functions that must start passing.
+        counter_tests: Share of the tests that must start passing that have a counter-test; None if it is not known.
+        not_tried: Check -> why it was not made.
+        seconds: Wall-clock time of the audit.
+        runs: Number of test runs.
+        variants: Largest number of wrong solutions.
+        backend: Kind of sandbox.
+        digest: SHA-256 of the task and its oracle. A changed task is audited again.
+        date: Date that the caller gave.
+    """
+
+    task_id: str
+    status: Status
+    reason: str = ""
+    findings: tuple[AuditFinding, ...] = ()
+    conditions: dict[str, str] = {}
+    unstable: dict[str, tuple[str, ...]] = {}
+    flaky: tuple[str, ...] = ()
+    strength: float | None = None
+    killed: int = 0
+    tried: int = 0
+    escaped: tuple[EscapedVariant, ...] = ()
+    functions: int = 0
+    counter_tests: float | None = None
+    not_tried: dict[str, str] = {}
+    seconds: float = 0.0
+    runs: int = 0
+    variants: int = 0
+    backend: str = ""
+    digest: str = ""
+    date: str = ""
+
+    @property
+    def rank(self) -> tuple[bool, int, float]:
+        """The worst audits come first in the order of ranks."""
+        kinds = {finding.kind for finding in self.findings}
+        return self.status == "audited", -len(kinds), 1.0 if self.strength is None else self.strength
+
+
+def read_audits(path: str | os.PathLike[str]) -> list[AuditRecord]:
+    """Read the audits of a file, in order. A task's last line counts. A missing file has none.
+
+    Raises:
+        UsageError: A line is not an audit. The message names file and line.
+    """
+    if not Path(path).exists():
+        return []
+    found: dict[str, AuditRecord] = {}
+    for number, line in json_lines(Path(path)):
+        try:
+            record = AuditRecord.model_validate_json(line)
+        except ValidationError as error:
+            raise UsageError(f"{path}, line {number} is not an audit: {wrong_fields(error)}") from error
+        found[record.task_id] = record
+    return list(found.values())
+
+
+def repair_task(task: Task, record: AuditRecord) -> Task | None:
+    """Return a task without the tests that its audit found unstable or flaky.
+
+    Returns:
+        None if no test that must start passing is left, or if its evaluation has no lists that could lose tests.
+    """
+    gone = {*record.unstable, *record.flaky}
+    oracle = task.oracle
+    if not gone:
+        return task
+    lists = {name: tuple(test for test in getattr(oracle, name) if test not in gone) for name in LISTS}
+    if oracle.expected or not lists["fail_to_pass"]:
+        return None
+    return task.model_copy(update={"oracle": oracle.model_copy(update=lists)})
+
+
+LISTS = ("fail_to_pass", "pass_to_pass")
+
+
+def audit_tasks(
+    source: TaskSource,
+    ids: Sequence[str] | None = None,
+    *,
+    backend: str = "local",
+    sandbox_options: JsonObject | None = None,
+    variants: int = 16,
+    workers: int = 2,
+    record: str | os.PathLike[str] | None = None,
+    date: str = "",
+    on_record: Callable[[AuditRecord], None] | None = None,
+    executor: str = "threads",
+    executor_options: JsonObject | None = None,
+) -> list[AuditRecord]:
+    """Audit tasks, several at once.
+
+    Results are appended to `record`. Those it holds, of the same digest, backend and number of variants, are used
+    again.
+
+    Args:
+        source: Source of the tasks.
+        ids: Ids of the tasks; None takes all.
+        backend: Kind of sandbox.
+        sandbox_options: Options as in `SweEnv`.
+        variants: Largest number of wrong solutions per task.
+        workers: Tasks at once.
+        record: A JSONL file.
+        date: Date for the records.
+        on_record: Callback for each record, old ones first. It runs in this thread.
+        executor: Where tasks are audited; see `validate`.
+        executor_options: Options of the executor.
+
+    Returns:
+        One record per task, in the order of the tasks.
+
+    Raises:
+        UsageError: An argument is invalid, or the record file is broken.
+        KeyboardInterrupt: Every sandbox is closed, and finished tasks are in the record file.
+    """
+    if variants < 0 or workers < 1:
+        raise UsageError(f"variants must be at least 0 and workers at least 1: {variants=}, {workers=}")
+    settings = _AuditSettings(backend, sandbox_options or {}, variants, date)
+    tasks = {name: _get(source, name) for name in (source.ids() if ids is None else ids)}
+    known = [old for old in (read_audits(record) if record else []) if settings.still_holds(old, tasks)]
+    found: dict[str, AuditRecord] = {}
+
+    def add(result: AuditRecord) -> None:
+        found[result.task_id] = result
+        if on_record is not None:
+            on_record(result)
+
+    for old in known:
+        add(old)
+    with open_executor(executor, executor_options, sandbox_options, workers=workers) as place:
+        make = functools.partial(_make_audit, settings, tasks)
+        with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=place) as pool:
+            for audit in pool.run([name for name in tasks if name not in found]):
+                if audit.lost is not None:
+                    if not pool.retry(audit):
+                        raise audit.lost
+                    continue
+                if record:
+                    append_lines(record, json.dumps(audit.record.model_dump(mode="json")))
+                add(audit.record)
+    return [found[name] for name in tasks]
+
+
+def _get(source: TaskSource, name: str) -> Task | str:
+    """Return a task, or why it cannot be read."""
+    try:
+        return source.get(name)
+    except (UsageError, TaskError) as error:
+        return str(error)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _AuditSettings:
+    """The arguments of one audit."""
+
+    backend: str
+    options: JsonObject
+    variants: int
+    date: str
+
+    def still_holds(self, old: AuditRecord, tasks: Mapping[str, Task | str]) -> bool:
+        """Whether an old record is still valid for these settings."""
+        task = tasks.get(old.task_id)
+        same = (old.backend, old.variants) == (self.backend, self.variants) and old.status != "error"
+        return same and isinstance(task, Task) and old.digest == digest(task)
+
+
+def _make_audit(settings: _AuditSettings, tasks: Mapping[str, Task | str], name: str, number: int) -> "_Audit":
+    return _Audit(_AuditWork(settings, name, tasks[name]), number)
+
+
+class _AuditWork(NamedTuple):
+    """The audit of one task as data."""
+
+    settings: _AuditSettings
+    name: str
+    task: Task | str
+
+    def make(self, link: DriverLink) -> "_Audit":  # noqa: ARG002  it sends only its result
+        """Make the audit on a node."""
+        return _Audit(self, 1)
+
+
+class _Audit(Job[str]):
+    """The audit of one task.
+
+    Attributes:
+        record: The result, once `run` has returned.
+    """
+
+    record: AuditRecord
+
+    def __init__(self, work: _AuditWork, number: int) -> None:
+        super().__init__(work.name, number)
+        self._work = work
+        self._probe: _Probe | None = None
+
+    def run(self) -> None:
+        """Audit the task. Failures become a record; only the caller's mistakes are raised."""
+        settings, task = self._work.settings, self._work.task
+        facts: JsonObject = {"task_id": self.key, "backend": settings.backend, "date": settings.date}
+        facts |= {"variants": settings.variants}
+        if isinstance(task, str):
+            self.record = AuditRecord(**facts, status="invalid", reason=task)
+            return
+        facts["digest"] = digest(task)
+        reason = _why_not(task)
+        if reason:
+            self.record = AuditRecord(**facts, status="skipped", reason=reason)
+            return
+        started = time.monotonic()
+        try:
+            with _Probe(task, settings) as self._probe:
+                found = self._probe.audit()
+            facts |= {"seconds": round(time.monotonic() - started, 1), "runs": self._probe.runs}
+            self.record = AuditRecord(**facts, **found)
+        except MissingInterpreter as error:
+            self.record = AuditRecord(**facts, status="skipped", reason=str(error))
+        except TaskError as error:
+            self.record = AuditRecord(**facts, status="invalid", reason=str(error))
+        except (SandboxError, GradingError) as error:
+            logger.warning("no audit of task %s: %s: %s", self.key, type(error).__name__, error)
+            self.record = AuditRecord(**facts, status="error", reason=f"{type(error).__name__}: {error}")
+
+    def work(self) -> _AuditWork:
+        """Return the audit as data."""
+        return self._work
+
+    def result(self) -> AuditRecord:
+        """Return the record."""
+        return self.record
+
+    def take(self, result: AuditRecord) -> None:
+        """Store the record."""
+        self.record = result
+
+    def close(self) -> None:
+        """Close the sandboxes that are open."""
+        if self._probe is not None:
+            self._probe.close()
+
+
+def _why_not(task: Task) -> str:
+    """Return why a task cannot be audited; empty if it can."""
+    if task.oracle.in_place:
+        return "its script judges the policy's sandbox: tests that a script runs are not audited"
+    if task.oracle.own_grader:
+        return f"its grader {task.oracle.own_grader!r} is its own: it cannot be run under other conditions"
+    if not task.oracle.gold_patch:
+        return "it has no gold patch"
+    return ""
+
+
+class Ends(NamedTuple):
+    """How the required tests of one run ended.
+
+    Attributes:
+        passed: Required test -> whether it passed.
+        resolved: Whether the task is resolved.
+        counts: Whether the run counts.
+        seen: What the tests' process saw of its conditions.
+        reason: Why the run does not resolve the task.
+        duration: Seconds that the tests took.
+    """
+
+    passed: dict[str, bool]
+    resolved: bool
+    counts: bool
+    seen: Mapping[str, Json]
+    reason: str
+    duration: float
+
+    def differing(self, other: "Ends") -> set[str]:
+        """Return the tests whose status is another one in another run."""
+        return {test for test, passed in self.passed.items() if other.passed.get(test) is not passed}
+
+
+class _Probe:
+    """Runs a task's tests with several solutions and under several conditions. It opens a sandbox for each run.
+
+    Attributes:
+        runs: Number of runs so far.
+        moves: Whether the workspace can be in another folder.
+    """
+
+    def __init__(self, task: Task, settings: _AuditSettings) -> None:
+        self.task = task
+        self.runs = 0
+        self._settings = settings
+        self.moves = task.workspace is not None and task.image is None and "image" not in settings.options
+        self._moved = task.model_copy(update={"workdir": ELSEWHERE}) if self.moves else None
+        self._groups = {
+            one.workdir: SandboxGroup(one, settings.backend, settings.options)
+            for one in (task, self._moved)
+            if one is not None
+        }
+
+    def __enter__(self) -> "_Probe":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all sandboxes."""
+        for group in self._groups.values():
+            group.close()
+
+    @property
+    def group(self) -> SandboxGroup:
+        """Sandboxes whose workspace is where the task wants it."""
+        return self._groups[self.task.workdir]
+
+    def run(self, diff: str, conditions: Collection[str] = (), *, timeout: float | None = None, clock: int = 0) -> Ends:
+        """Run the tests with a diff, under changed conditions."""
+        self.runs += 1
+        given: JsonObject = {}
+        env: dict[str, str] = {}
+        for name in conditions:
+            given |= {key: value for key, value in CONDITIONS[name].items() if key != "env"}
+            env |= CONDITIONS[name].get("env", {})
+        if clock:
+            given["clock"] = clock
+        if "load" in conditions:
+            timeout = SLOWER * (timeout or self.task.oracle.timeout)
+        task = self._moved if "folder" in conditions and self._moved is not None else self.task
+        group = self._groups[task.workdir]
+        with group.fresh() as fresh:
+            ran = run_plainly(task, diff, fresh, group.fresh, env=env, timeout=timeout, **given)
+        verdict = ran.verdict
+        statuses = {**verdict.fail_to_pass, **verdict.pass_to_pass}
+        passed = {test: status is TestStatus.PASSED for test, status in statuses.items()}
+        counts = ran.counts and not verdict.timed_out
+        return Ends(
+            passed or {COMMAND: verdict.resolved}, verdict.resolved, counts, ran.seen, verdict.reason, verdict.duration
+        )
+
+    def audit(self) -> JsonObject:
+        """Return the fields of the record."""
+        task, found = self.task, _Findings()
+        files, facts = self._look_around(found)
+        gold = self.run(task.oracle.gold_patch)
+        empty = self.run("")
+        if not gold.resolved:
+            raise TaskError(f"gold does not pass: {gold.reason}")
+        if empty.resolved:
+            raise TaskError("empty passes: the hidden tests do not detect the problem")
+        for test in task.oracle.fail_to_pass:
+            if empty.passed.get(test):
+                found.add("passes without work", test)
+        facts |= _Stability(self, gold, empty, task.oracle, found).find()
+        facts |= self._measure_strength(files, gold, found)
+        return {**facts, "status": "audited", "findings": tuple(found.list), "not_tried": found.not_tried}
+
+    def _look_around(self, found: "_Findings") -> tuple[list[ChangedFile], JsonObject]:
+        """Look for the solution where a policy works, compare texts, and judge gold as a policy's work is judged."""
+        task, group = self.task, self.group
+        paths = [section.path for section in split_diff(task.oracle.gold_patch)]
+        with group.another() as policy, group.fresh() as judge:
+            before = read_files(policy, paths)
+            tests = put_in_tests(task, judge)
+            apply_diff(judge, task.oracle.gold_patch, what="the gold patch")
+            after = read_files(judge, paths)
+            changed = [ChangedFile(path, before.get(path), after.get(path)) for path in paths]
+            files = [file for file in changed if file.path.endswith(".py")]
+            copies = self._look_for_copies(policy, changed, found)
+            asked = find_asked(task, tests, files)
+            self._compare_texts(policy, asked, copies, found)
+            if not files:
+                found.not_tried["unasked name"] = "the gold patch changes no Python file"
+        verdict, _ = judge_diff(group, task.oracle.gold_patch, CounterOptions())
+        self.runs += verdict.counter_tests.runs
+        covered, uncovered = verdict.counter_tests.kinds, verdict.counter_tests.uncovered
+        share = len(covered) / (len(covered) + len(uncovered)) if covered or uncovered else None
+        if share == 0.0:
+            found.add("no counter-test", "no test that must start passing has one")
+        functions = {test.partition("[")[0] for test in task.oracle.fail_to_pass}
+        return files, {"counter_tests": share, "functions": len(functions)}
+
+    def _look_for_copies(self, policy: Sandbox, changed: Sequence[ChangedFile], found: "_Findings") -> Sequence[str]:
+        """Find the solution in git repositories, files and packages that a policy can read, and a network.
+
+        Returns:
+            The files.
+        """
+        copies = find_copies(self.task, policy)
+        if copies is None:
+            found.not_tried["copy"] = "gold has too few long lines to search for, or the search failed"
+        for path in copies or ():
+            found.add("copy", f"{path} holds lines of the gold patch")
+        for path in find_in_history(policy, changed):
+            found.add("history", f"{path} with the gold patch is in a git repository of the workspace")
+        if policy.capabilities.network != "none":
+            found.add("network", f"the policy has network access: {policy.capabilities.network}")
+        return copies or ()
+
+    def _compare_texts(self, policy: Sandbox, asked: Asked, copies: Collection[str], found: "_Findings") -> None:
+        """Compare what the tests ask for with what issue and repository mention, and the issue with gold."""
+        for kind, words in (("unasked name", asked.names), ("unasked message", asked.messages)):
+            unmentioned = find_unmentioned(policy, words, copies)
+            if unmentioned is None:
+                found.not_tried[kind] = "the search in the workspace failed"
+            for word in unmentioned or ():
+                found.add(kind, f"tests want {word!r}, which neither the issue nor the repository mentions")
+        quoted = quoted_share(self.task)
+        if quoted >= QUOTED:
+            found.add("quoted patch", f"the issue quotes {quoted:.0%} of the gold patch's long lines")
+
+    def _measure_strength(self, files: Sequence[ChangedFile], gold: Ends, found: "_Findings") -> JsonObject:
+        """Run the tests with wrong solutions."""
+        patch = self.task.oracle.gold_patch
+        limit = min(self.task.oracle.timeout, VARIANT_TIME * gold.duration + VARIANT_SECONDS)
+        made = make_variants(patch, files, self._settings.variants)
+        passed = {variant: end for variant in made if (end := self._passes(variant, limit)) is not None}
+        escaped = [variant for variant, end in passed.items() if end]
+        killed, tried = len(passed) - len(escaped), len(passed)
+        for variant in escaped:
+            others = break_hunk(patch, files, variant, BROKEN) if variant.kind == "hunk" else []
+            if variant.kind == "function":
+                found.add("weak", f"no test notices that a function of {variant.path} does nothing")
+            elif others and all(self._passes(other, limit) for other in others):
+                found.add("weak", f"no test notices that a hunk of {variant.path} is missing or wrong")
+        if tried >= ENOUGH and killed < tried / 2:
+            found.add("weak", f"the tests reject {killed} of {tried} wrong solutions")
+        if not tried:
+            found.not_tried["weak"] = "no wrong solution could be made from the gold patch"
+        return {
+            "strength": round(killed / tried, 3) if tried else None,
+            "killed": killed,
+            "tried": tried,
+            "escaped": tuple(EscapedVariant(kind=one.kind, path=one.path, diff=one.shown) for one in escaped),
+        }
+
+    def _passes(self, variant: Variant, limit: float) -> bool | None:
+        """Whether a wrong solution resolves the task; None if that cannot be found out."""
+        try:
+            return self.run(variant.diff, timeout=limit).resolved
+        except (DiffError, GradingError):  # a hunk needs another one, or the runner cannot start
+            return None
+
+
+BROKEN = 3
+"""Ways in which a hunk that can be left out is broken. If a test notices one, the hunk may be redundant."""
+
+ENOUGH = 4
+"""Wrong solutions from which a low share of rejected ones means something."""
+
+
+class _Findings:
+    """What an audit found so far.
+
+    Attributes:
+        list: The findings.
+        not_tried: Check -> why it was not made.
+    """
+
+    def __init__(self) -> None:
+        self.list: list[AuditFinding] = []
+        self.not_tried: dict[str, str] = {}
+
+    def add(self, kind: str, what: str) -> None:
+        """Add a finding."""
+        self.list.append(AuditFinding(kind=kind, what=what))
+
+
+class _Stability:
+    """Finds tests whose status depends on the conditions of a run.
+
+    All conditions are changed at once first. Only if a status changes is each one changed alone, to name it.
+    """
+
+    def __init__(self, probe: _Probe, gold: Ends, empty: Ends, oracle: Oracle, found: _Findings) -> None:
+        self._probe, self._found = probe, found
+        self._plain = {oracle.gold_patch: gold, "": empty}
+        self._again: dict[str, Ends] = {}  # a second plain run of each, if it is needed
+        self._conditions = dict.fromkeys(CONDITIONS, "same")
+        self._unstable: dict[str, tuple[str, ...]] = {}
+        self._flaky: set[str] = set()
+        self._apart: set[str] = set()  # tests that compare the clock with other times
+        if not probe.moves:
+            self._conditions["folder"] = f"{NOT_TRIED}the image holds the workspace in a fixed folder"
+        self._conditions["network"] = f"{NOT_TRIED}no run has a network"
+
+    def find(self) -> JsonObject:
+        """Return the fields of the record."""
+        names = list(CONDITIONS) if self._probe.moves else [name for name in CONDITIONS if name != "folder"]
+        for diff in self._plain:
+            self._search(diff, [name for name in names if not self._conditions[name].startswith(NOT_TRIED)])
+        for test, under in sorted(self._unstable.items()):
+            self._found.add("unstable", f"{test}: {', '.join(under)}")
+        for test in sorted(self._flaky - self._unstable.keys()):
+            self._found.add("flaky", test)
+        return {
+            "conditions": self._conditions,
+            "unstable": self._unstable,
+            "flaky": tuple(sorted(self._flaky - self._unstable.keys())),
+        }
+
+    def _search(self, diff: str, names: Sequence[str]) -> None:
+        """Change all conditions at once, and each alone if a status changes."""
+        plain, together = self._plain[diff], self._probe.run(diff, names)
+        if together.counts:
+            names = [name for name in names if self._is_seen(name, plain, together)]
+        known = self._flaky | self._unstable.keys() | self._apart
+        left = plain.differing(together) - known if together.counts else set[str]()
+        if together.counts and not left:
+            return
+        for name in names:
+            left -= self._try_alone(diff, name)
+        if left:
+            again = self._probe.run(diff, [name for name in names if not self._conditions[name].startswith(NOT_TRIED)])
+            certain = left & plain.differing(again) if again.counts else set[str]()
+            self._add(TOGETHER, certain)
+            self._flaky |= left - certain
+
+    def _try_alone(self, diff: str, name: str) -> set[str]:
+        """Change one condition. Return the tests whose status changed, by it or by chance."""
+        plain, first = self._plain[diff], self._probe.run(diff, [name])
+        if not first.counts:
+            self._conditions[name] = f"{NOT_TRIED}the run does not count: {first.reason}"
+            return set()
+        tests = plain.differing(first)
+        if not self._is_seen(name, plain, first) or not tests:
+            return set()
+        if diff not in self._again:
+            self._again[diff] = self._probe.run(diff)
+        certain = (tests & plain.differing(self._probe.run(diff, [name]))) - plain.differing(self._again[diff])
+        self._flaky |= tests - certain
+        if name == "clock" and certain:
+            apart = certain & plain.differing(self._probe.run(diff, clock=HOUR))
+            for test in apart:
+                self._found.not_tried[f"clock of {test}"] = "it compares the clock with other times, as those of files"
+            certain -= apart
+            self._apart |= apart
+        self._add(name, certain)
+        return tests
+
+    def _add(self, name: str, tests: Collection[str]) -> None:
+        for test in tests:
+            self._unstable[test] = tuple(dict.fromkeys((*self._unstable.get(test, ()), name)))
+        if tests and name in self._conditions:
+            self._conditions[name] = "changed"
+
+    def _is_seen(self, name: str, plain: Ends, changed: Ends) -> bool:
+        """Whether the tests' process saw a change. If it did not, the condition was not tried."""
+        seen = _sees(name, plain.seen, changed.seen)
+        if not seen:
+            what = "sees no change of it" if changed.seen else "is no Python program that could tell"
+            self._conditions[name] = f"{NOT_TRIED}the process of the tests {what}"
+        return seen
+
+
+def _sees(name: str, plain: Mapping[str, Json], changed: Mapping[str, Json]) -> bool:
+    """Whether a process saw another condition than the one of a plain run."""
+    if name in ("order", "load"):
+        return bool(changed.get({"order": "reversed", "load": "stopped"}[name]))
+    if name == "clock":
+        before, after = plain.get(name), changed.get(name)
+        return isinstance(before, float) and isinstance(after, float) and after - before > YEAR / 2
+    return name in changed and changed[name] != plain.get(name)

@@ -1,0 +1,174 @@
+"""Changes the conditions under which Python programs run, as their `sitecustomize`, and notes what they see then.
+
+The sender appends a call of `surround`.
+"""
+
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+RUN, STOP = 0.05, 0.1  # seconds in turn, under load
+
+# x86-64 code: asks the kernel for the time and adds seconds. {0} stands for the seconds, {1} for the address of
+# `syscall`, which asks for other clocks.
+SHIFTED = "85ff 7513 b8e4000000 0f05 85c0 7507 488106{0} c3 4889f2 89fe bfe4000000 48b8{1} ffe0"
+NOW = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}  # function of `time` -> place of "now"
+PAGE, EVERYTHING, PRIVATE = 4096, 7, 0x22
+
+
+class Dated(object):
+    """A function of `time` that is told what time it is. The C library may take that from the kernel by itself."""
+
+    def __init__(self, name: str, place: int) -> None:
+        self.real: Any = getattr(time, name)
+        self.place = place
+        self.__name__ = name
+        self.__doc__ = self.real.__doc__
+
+    def __call__(self, *args: "Any") -> "Any":
+        if len(args) == self.place:
+            now = time.time()
+            args += (time.localtime(now) if self.__name__ in ("asctime", "strftime") else now,)
+        return self.real(*args)
+
+
+def shift_clock(seconds: int) -> None:
+    """Replace the function of the C library that tells the date, in this process. Programs that it starts do so too."""
+    import ctypes
+
+    if os.uname().machine != "x86_64" or not seconds:
+        return
+    library = ctypes.CDLL(None)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    library.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+    def place_of(name: str) -> int:
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+    numbers = [seconds.to_bytes(4, "little").hex(), place_of("syscall").to_bytes(8, "little").hex()]
+    code = bytes.fromhex(SHIFTED.format(*numbers).replace(" ", ""))
+    new, old = library.mmap(None, PAGE, EVERYTHING, PRIVATE, -1, 0), place_of("clock_gettime")
+    jump = b"\x48\xb8" + (new or 0).to_bytes(8, "little") + b"\xff\xe0"
+    first = old & -PAGE
+    size = old + len(jump) - first
+    if new in (None, ctypes.c_void_p(-1).value) or library.mprotect(first, size, EVERYTHING):
+        return  # this system forbids it
+    ctypes.memmove(new, code, len(code))
+    ctypes.memmove(old, jump, len(jump))
+    library.mprotect(first, size, EVERYTHING & ~2)
+    for name, place in NOW.items():
+        setattr(time, name, Dated(name, place))
+
+
+def name_host(name: str) -> None:
+    """Have Python's functions return another name of this machine."""
+    import _socket
+
+    real = os.uname()
+    parts = [real[0], name, *real[2:]]
+    os.uname = lambda: os.uname_result(parts)
+    _socket.gethostname = lambda: name
+
+
+def reverse_order(folder: str) -> None:
+    """Run tests in the reversed order: pytest by a plugin, which `PYTEST_PLUGINS` names, unittest by its suites."""
+    import types
+    import unittest.suite as suites
+
+    noted: Any = []
+
+    def reverse(items: "Any") -> None:
+        items.reverse()
+        if len(items) > 1 and not noted:
+            noted.append(True)
+            note(folder, {"reversed": True})
+
+    def backwards(suite: "Any") -> "Any":
+        items = list(suite._tests)
+        reverse(items)
+        return iter(items)
+
+    plugin: Any = types.ModuleType("swe_gym_order", "PYTEST_DONT_REWRITE")
+    plugin.pytest_collection_modifyitems = lambda items: reverse(items)
+    sys.modules["swe_gym_order"] = plugin
+    suites.BaseTestSuite.__iter__ = backwards  # type: ignore[method-assign]
+
+
+def stop_often(folder: str) -> None:
+    """Stop the processes of this command again and again, as on a machine that is busy with others."""
+    try:
+        os.close(os.open(folder + "/stopped", os.O_CREAT | os.O_EXCL))
+    except OSError:
+        return  # another process of the command does it
+    group, owner = os.getpgrp(), os.getpid()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nowhere, number)
+    os.closerange(3, 1024)
+    noted = False
+    try:
+        while True:
+            time.sleep(RUN)
+            os.kill(owner, 0)
+            os.killpg(group, signal.SIGSTOP)
+            time.sleep(STOP)
+            os.killpg(group, signal.SIGCONT)
+            if not noted:
+                note(folder, {"stopped": True})
+                noted = True
+    except OSError:
+        os._exit(0)
+
+
+def note(folder: str, seen: "Dict[str, Any]") -> None:
+    with open(folder + "/seen", "a") as file:
+        file.write(ascii(seen) + "\n")
+
+
+def look() -> "Dict[str, Any]":
+    """Return what this process sees of its conditions."""
+    with open("/proc/self/cmdline", "rb") as file:
+        command = file.read().decode("utf-8", "replace")
+    user = os.environ.get("LOGNAME") or os.environ.get("USER")
+    return {
+        "tests": "/report_" in command,
+        "hash seed": hash("seed"),
+        "zone": time.strftime("%H %z", time.localtime(1)),
+        "clock": time.time(),
+        "locale": sys.getfilesystemencoding(),
+        "folder": os.getcwd(),
+        "user": [user, os.path.expanduser("~")],
+        "host": os.uname().nodename,
+    }
+
+
+def surround(folder: str, clock: int, host: str, order: bool, load: bool) -> None:
+    """Change the conditions of this process, note what it sees, and run the `sitecustomize` of its environment."""
+    shift_clock(clock)
+    if host:
+        name_host(host)
+    if order:
+        reverse_order(folder)
+    note(folder, look())
+    if load:
+        stop_often(folder)
+    while folder in sys.path:
+        sys.path.remove(folder)
+    ours = sys.modules.pop("sitecustomize")
+    try:
+        __import__("sitecustomize")
+    except ImportError:
+        sys.modules["sitecustomize"] = ours
