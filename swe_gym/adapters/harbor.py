@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import MissingDependency, Unsupported, unknown_name
+from ..errors import MissingDependency, SweGymError, Unsupported, unknown_name
 from ..sandboxes import Sandbox, SandboxSpec, as_user, find_identity, load_backend, make_spec, write_tar
 from ..task_folder import Dockerfile, TaskFolder
 from ..types import ExecResult, JsonObject
@@ -64,7 +64,7 @@ true
 class SweGymEnvironment(BaseEnvironment):
     """A Harbor environment in a sandbox of swe_gym. Pass the arguments as `--ek NAME=VALUE`.
 
-    What a backend cannot do is refused when the trial is made, before anything starts.
+    `start` refuses what a backend cannot do, before anything starts: the trial fails, and others go on.
 
     Args:
         backend: Backend, as in `gym.make`: "local", "docker", "kubernetes", a dotted path or an entry point.
@@ -75,8 +75,6 @@ class SweGymEnvironment(BaseEnvironment):
 
     Raises:
         UsageError: An argument is unknown or invalid.
-        TaskError: The task's folder is broken, leads out of itself, or has a step that cannot be honoured.
-        Unsupported: The backend cannot provide what the task needs.
     """
 
     def __init__(
@@ -99,8 +97,10 @@ class SweGymEnvironment(BaseEnvironment):
         self._sandbox: Sandbox | None = None
         self._own_user, self._shell = "root", "bash"
         self._users: set[str] = set()
+        load_backend(backend)
+        make_spec(SandboxSpec(), self._options)
         super().__init__(*args, **arguments)
-        self._new_sandbox(self._describe(force_build=False))  # refuses what the backend cannot do
+        self._refusal = self._find_refusal()
 
     # --- what it is --------------------------------------------------------------------------------------
 
@@ -125,6 +125,18 @@ class SweGymEnvironment(BaseEnvironment):
         return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True, fractional_cpus=True)
 
     def _validate_definition(self) -> None:
+        """Do nothing: an error here would end all trials of the job."""
+
+    def _find_refusal(self) -> SweGymError | None:
+        """Return why the task cannot be played; None if it can."""
+        try:
+            self._check_folder()
+            self._new_sandbox(self._describe(force_build=False))
+        except SweGymError as error:
+            return error
+        return None
+
+    def _check_folder(self) -> None:
         folder = TaskFolder(self.environment_dir.parent)
         name = f"{self.environment_dir.name}/docker-compose.yaml"
         if folder.has(name):
@@ -183,7 +195,15 @@ class SweGymEnvironment(BaseEnvironment):
     # --- life ---------------------------------------------------------------------------------------------
 
     async def start(self, force_build: bool) -> None:
-        """Start the sandbox. An image of the Dockerfile is built if the backend has none of its content yet."""
+        """Start the sandbox. An image of the Dockerfile is built if the backend has none of its content yet.
+
+        Raises:
+            TaskError: The task's folder is broken, leads out of itself, or has a step that cannot be honoured.
+            Unsupported: The backend cannot provide what the task needs.
+            SandboxError: The sandbox did not start.
+        """
+        if self._refusal is not None:
+            raise self._refusal
         await self._open(self._describe(force_build=force_build))
         who = await self._run(["/bin/sh", "-c", WHO])
         self._own_user, self._shell = who.text.split()

@@ -24,6 +24,7 @@ from ..rollout import without_secrets
 from ..sandboxes.contents import git_program, prepare_workspace
 from ..tasks import TaskRecord, digest
 from ..types import (
+    CounterTests,
     FilesWorkspace,
     FolderWorkspace,
     Frozen,
@@ -40,6 +41,7 @@ from .regrading import (
     Judged,
     JudgeSettings,
     Versions,
+    WorkKey,
     find_invalid,
     find_versions,
     is_close,
@@ -58,6 +60,9 @@ WORKSPACE_SECONDS = 600.0
 
 DECIDING = ("reward", "alarm_reward", "counter", "judge_runs")
 """Arguments of an environment that decide on rewards."""
+
+ALARMED, EARNS, PARTLY = "alarm: ", "it earns ", "not resolved: "
+"""How reasons begin: of an alarm, of a smaller reward, and of a reward for a part of the tests."""
 
 CHANGED = "it was changed after it was written"
 
@@ -275,6 +280,26 @@ class Certificate(Frozen):
         return sorted(wrong, key=lambda one: (not one.refutes, one.field))
 
     @property
+    def judged(self) -> Judged:
+        """What it says about its patch, to certify other attempts with the same one."""
+        starting = {test: end for test, end in self.tests.items() if end.starts}
+        keeping = {test: end for test, end in self.tests.items() if not end.starts}
+        covered = {test: end.texts for test, end in self.tests.items() if end.texts}
+        kinds = dict.fromkeys(covered, "certified")
+        reason = "" if self.outcome != "refuted" or self.why.startswith(EARNS) else self.why.removeprefix(ALARMED)
+        partly = bool(self.alarms or reason) or self.why.startswith(PARTLY)
+        verdict = Verdict(
+            resolved=is_close(self.reward, 1.0) and not partly,
+            fail_to_pass={test: end.status for test, end in starting.items()},
+            pass_to_pass={test: end.status for test, end in keeping.items()},
+            reason=reason,
+            dropped=self.dropped,
+            duration=self.test_seconds,
+            counter_tests=CounterTests(kinds=kinds, texts=covered, alarms=dict.fromkeys(self.alarms, "certified")),
+        )
+        return Judged(verdict=verdict, isolation=self.isolation, image=self.image_digest, seconds=self.seconds)
+
+    @property
     def claim(self) -> Claim:
         """The claim that it is about."""
         return Claim(
@@ -317,20 +342,24 @@ def read_known(
         old = Certificate.read(file)
         if old.digest != old.compute_digest():
             raise UsageError(f"{file}: {CHANGED}: name another folder, or remove the file")
-        asked = {
-            "patch_sha256": claim.sha256,
-            "claimed": claim.reward,
-            "task_sha256": task_sha256(tasks[claim.task_id]),
-            "backend": settings.backend,
-            "sandbox_options": without_secrets(settings.sandbox_options),
-            "env": _find_deciding(claim.env),
-            "times": times,
-            "versions": versions,
-        }
+        of_claim = {"patch_sha256": claim.sha256, "claimed": claim.reward, "env": _find_deciding(claim.env)}
+        asked = of_claim | _find_shared(task_sha256(tasks[claim.task_id]), settings, times, versions)
         if others := [name for name, value in asked.items() if getattr(old, name) != value]:
             raise UsageError(f"{file} was written with another {', '.join(others)}: name another folder")
         known[claim.name] = old
     return known
+
+
+def read_certificates(folder: Path) -> list[Certificate]:
+    """Read all certificates of a folder, which may be missing, for `certify`."""
+    return [Certificate.read(file) for file in sorted(folder.glob("*.json")) if holds_certificates(file)]
+
+
+def _find_shared(digest: str, settings: JudgeSettings, times: int, versions: Versions) -> JsonObject:
+    """Return the fields that certificates share whose patches need one judgement only."""
+    options = without_secrets(settings.sandbox_options)
+    shared = {"backend": settings.backend, "sandbox_options": options, "times": times, "versions": versions}
+    return {"task_sha256": digest, **shared}
 
 
 # --- making -------------------------------------------------------------------------------------------------
@@ -359,6 +388,7 @@ def certify(
     *,
     times: int = 3,
     date: str = "",
+    known: Sequence[Certificate] = (),
 ) -> Iterator[tuple[Claim, Certificate | str]]:
     """Judge rewarded attempts again, and certify the results.
 
@@ -371,6 +401,8 @@ def certify(
         origins: Where the attempts and the tasks come from.
         times: Runs of the validation in each state.
         date: Date of the certificates.
+        known: Certificates of earlier calls. An attempt with the patch of one of them is not judged again, unless the
+            task, the place or the judge has changed.
 
     Yields:
         Each attempt as soon as it is judged, with its certificate, or with the infrastructure failure for which it has
@@ -390,7 +422,12 @@ def certify(
             gaps[task_id] = f"its task cannot be read: {error}"
     yield from ((claim, gaps[claim.task_id]) for claim in claims if gaps[claim.task_id])
     left = [claim for claim in claims if not gaps[claim.task_id]]
-    for place, judged in judge_works([work_of(claim, tasks, records) for claim in left], settings):
+    before: dict[WorkKey, Judged] = {}
+    for old in known:
+        shared = _find_shared(digests.get(old.task_id, ""), settings, times, versions)
+        if old.digest == old.compute_digest() and all(getattr(old, name) == value for name, value in shared.items()):
+            before[work_of(old.claim, tasks, records).key] = old.judged
+    for place, judged in judge_works([work_of(claim, tasks, records) for claim in left], settings, before):
         claim = left[place]
         if judged.verdict is None:
             yield claim, judged.failure
@@ -473,11 +510,11 @@ def decide(
     verdict = judged.verdict
     assert verdict is not None
     if verdict.counter_tests.alarms:
-        return "refuted", f"alarm: {verdict.reason}"
+        return "refuted", f"{ALARMED}{verdict.reason}"
     if claim.reward is None and not verdict.resolved:
         return "refuted", verdict.reason
     if claim.reward is not None and reward < claim.reward and not is_close(reward, claim.reward):
-        return "refuted", verdict.reason or f"it earns {reward:g}, not {claim.reward:g}"
+        return "refuted", verdict.reason or f"{EARNS}{reward:g}, not {claim.reward:g}"
     starting = [test for test in tests.values() if test.starts]
     bare = sum(not test.texts for test in starting)
     doubts = (
@@ -486,7 +523,7 @@ def decide(
             judged.isolation in UNSAFE,
             f"work can change the hidden tests in isolation {judged.isolation!r}",
         ),
-        (not verdict.resolved, f"not resolved: a part of the reward, {reward:g}, as claimed"),
+        (not verdict.resolved, f"{PARTLY}a part of the reward, {reward:g}, as claimed"),
         (not starting, "the task names no test that must start passing"),
         (bare > 0, f"{bare} of {len(starting)} tests that must start passing have no counter-test"),
     )

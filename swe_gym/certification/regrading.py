@@ -15,7 +15,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypeAlias, get_args
 
 from pydantic import Field, ValidationError
 
@@ -123,10 +123,14 @@ class Regraded(Frozen):
         return self.reward is not None and is_close(self.reward, self.before)
 
     @property
+    def patch_key(self) -> tuple[object, ...]:
+        """What identifies its judgement: a patch, its task and configuration, the backend and the judge."""
+        return self.task_id, self.config_hash, self.patch, self.task, self.backend, self.versions
+
+    @property
     def key(self) -> tuple[object, ...]:
-        """What identifies a line: an attempt, its patch, its task, the backend and the judge."""
-        attempt = (self.task_id, self.attempt, self.config_hash)
-        return (*attempt, self.patch, self.task, self.backend, self.versions)
+        """What identifies a line: an attempt and its judgement."""
+        return self.attempt, *self.patch_key
 
 
 def is_close(one: float, other: float) -> bool:
@@ -165,17 +169,21 @@ def regrade(
     path, versions = folder / REGRADED, find_versions()
     digests = {task_id: digest(task) for task_id, task in tasks.items()}
     known = {line.key: line for line in read_regraded(path) if line.reward is not None}
+    of_patch = {line.patch_key: line.judged for line in known.values()}
     found: dict[int, Regraded] = {}
+    judged_before: dict[WorkKey, Judged] = {}
     left = []
+    works = [work_of(claim, tasks, records or {}) for claim in claims]
     for number, claim in enumerate(claims):
-        key = (claim.task_id, claim.attempt, claim.config_hash, claim.sha256, digests[claim.task_id], settings.backend)
-        if (old := known.get((*key, versions))) is not None:
+        key = (claim.task_id, claim.config_hash, claim.sha256, digests[claim.task_id], settings.backend, versions)
+        if key in of_patch:
+            judged_before[works[number].key] = of_patch[key]
+        if (old := known.get((claim.attempt, *key))) is not None:
             found[number] = old
             on_line(old)
         else:
             left.append(number)
-    works = [work_of(claims[number], tasks, records or {}) for number in left]
-    for place, judged in judge_works(works, settings):
+    for place, judged in judge_works([works[number] for number in left], settings, judged_before):
         number = left[place]
         claim = claims[number]
         reward = None if judged.verdict is None else reward_of(claim.env, judged.verdict)
@@ -296,6 +304,10 @@ class JudgeSettings:
     executor_options: JsonObject = dataclasses.field(default_factory=dict)
 
 
+WorkKey: TypeAlias = tuple[str, str, str, int]
+"""Task, diff, and the scope and the runs of its counter-tests."""
+
+
 class PatchWork(NamedTuple):
     """A patch to judge, as data."""
 
@@ -305,6 +317,11 @@ class PatchWork(NamedTuple):
     backend: str = ""
     sandbox_options: JsonObject = {}
     number: int = 0
+
+    @property
+    def key(self) -> WorkKey:
+        """What identifies it in one call: works of equal keys have one result."""
+        return self.task.task_id, self.diff, self.counter.counter, self.counter.runs
 
     def make(self, link: DriverLink) -> "_JudgePatch":  # noqa: ARG002  it sends only its result
         """Make the job on a node."""
@@ -335,15 +352,25 @@ def as_diff(patch: str) -> str:
     return patch if patch.endswith("\n") or not patch else f"{patch}\n"
 
 
-def judge_works(works: Sequence[PatchWork], settings: JudgeSettings) -> Iterator[tuple[int, Judged]]:
+def judge_works(
+    works: Sequence[PatchWork], settings: JudgeSettings, known: Mapping[WorkKey, Judged]
+) -> Iterator[tuple[int, Judged]]:
     """Judge patches, several at once. Yield number and result of each, in any order.
 
     A patch whose sandbox failed in a way that may pass is judged once more. One that several attempts share is judged
     for all of them: a second judgement would be a second chance to guess.
+
+    Args:
+        works: The patches.
+        settings: Where to judge.
+        known: Results of earlier calls, in the same place.
     """
-    shared: dict[tuple[object, ...], list[int]] = {}
+    shared: dict[WorkKey, list[int]] = {}
     for number, work in enumerate(works):
-        shared.setdefault((work.task.task_id, work.diff, work.counter.counter, work.counter.runs), []).append(number)
+        if work.key in known:
+            yield number, known[work.key]
+        else:
+            shared.setdefault(work.key, []).append(number)
     options, numbers = settings.sandbox_options, list(shared.values())
     placed = [
         works[same[0]]._replace(backend=settings.backend, sandbox_options=options, number=place)

@@ -192,7 +192,7 @@ def certify(
             raise UsageError("--check repeats the runs that the certificates name: omit --times")
         _check(path, match, attempt, where, record, as_json=as_json)
         return
-    from ..certification import Origins, holds_certificates, read_claims, read_known
+    from ..certification import Origins, holds_certificates, read_certificates, read_claims, read_known
 
     if holds_certificates(path):
         raise UsageError(f"{path} holds certificates: `swe-gym certify {path} --check` judges their patches again")
@@ -207,7 +207,8 @@ def certify(
     known = read_known(folder, chosen.claims, chosen.tasks, chosen.settings, times)
     left = chosen._replace(claims=[claim for claim in chosen.claims if claim.name not in known])
     ends: dict[str, Certificate | str] = dict(known)
-    for claim, end in _judge(left, origins, record or folder / "validation.jsonl", times, quiet=as_json):
+    record = record or folder / "validation.jsonl"
+    for claim, end in _judge(left, origins, record, times, read_certificates(folder), quiet=as_json):
         ends[claim.name] = end
         if not isinstance(end, str):
             end.write(folder)
@@ -227,7 +228,13 @@ def _folder_beside(path: Path) -> Path:
 
 
 def _judge(
-    chosen: Chosen, origins: "Origins", record: Path | None, times: int, *, quiet: bool
+    chosen: Chosen,
+    origins: "Origins",
+    record: Path | None,
+    times: int,
+    known: "Sequence[Certificate]" = (),
+    *,
+    quiet: bool,
 ) -> "Iterator[tuple[Claim, Certificate | str]]":
     """Validate the tasks, judge the attempts, and yield each with its certificate, or why it has none."""
     from ..certification import certify as certify_claims
@@ -256,7 +263,7 @@ def _judge(
     with progress_bar(console, "judging", 0 if quiet else len(chosen.claims)) as progress:
         bar = progress.add_task("", total=len(chosen.claims))
         for claim, end in certify_claims(
-            chosen.claims, chosen.tasks, by_id, settings, origins, times=times, date=_today()
+            chosen.claims, chosen.tasks, by_id, settings, origins, times=times, date=_today(), known=known
         ):
             progress.advance(bar)
             yield claim, end

@@ -44,6 +44,7 @@ from .new_task import (
     pin_environment,
     pin_release,
     read_project,
+    refuse_copied,
     resolve_commit,
     run_tests,
 )
@@ -65,13 +66,6 @@ WATCHED = 4
 
 BATCH = 4
 """Bugs for each worker that are tried before their tasks are validated."""
-
-IN_EVERY_ENVIRONMENT = (
-    "cachecontrol certifi chardet colorama dependency-groups distlib distro idna msgpack packaging pip pkg-resources "
-    "platformdirs pygments pyparsing pyproject-hooks requests resolvelib rich setuptools six tenacity tomli tomli-w "
-    "truststore typing-extensions urllib3 webencodings"
-).split()
-"""Packages of which pip brings a copy, where a policy would find the code without the bug."""
 
 OUTSIDE = ("setup.py", "conftest.py", "docs/*", "doc/*", "examples/*", "benchmarks/*", "tools/*", "scripts/*")
 """Files that are not product code."""
@@ -134,7 +128,7 @@ def open_release(package: str, version: str, options: BuildOptions) -> Project:
         MissingInterpreter: That version of Python is not installed.
         SandboxError: The index or a sandbox failed.
     """
-    _refuse_copied(package)
+    refuse_copied(package)
     options.progress(f"looking for the source release of {package} {version}")
     workspace = find_release(package, version)
     tree = prepare_workspace(workspace, timeout=BUILD_TIMEOUT)
@@ -171,7 +165,7 @@ def open_commit(repository: str, tests: str, commit: str, options: BuildOptions)
     tree = prepare_workspace(workspace, timeout=BUILD_TIMEOUT)
     layout = find_tests(list_files(tree))
     package = read_project(tree).get("name", folder.name)
-    _refuse_copied(package)
+    refuse_copied(package)
     options.progress("installing the requirements of the code and its tests")
     python = _without(package, pin_environment(tree, tests, options))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip("._-") or "repository"
@@ -179,14 +173,6 @@ def open_commit(repository: str, tests: str, commit: str, options: BuildOptions)
     return _measure(
         name, commit[:12], tree, layout, draft.model_copy(update={"workspace": workspace, "python": python}), options
     )
-
-
-def _refuse_copied(package: str) -> None:
-    if canonicalize_name(package) in IN_EVERY_ENVIRONMENT:
-        raise TaskError(
-            f"pip brings a copy of {package} into every environment, where a policy would find the code without the "
-            "bug: choose another package"
-        )
 
 
 def _without(package: str, python: PythonEnv) -> PythonEnv:

@@ -40,6 +40,13 @@ BUILD_TIMEOUT = 1800.0
 
 _GIT_TIMEOUT = 60.0
 
+IN_EVERY_ENVIRONMENT = (
+    "cachecontrol certifi chardet colorama dependency-groups distlib distro idna msgpack packaging pip pkg-resources "
+    "platformdirs pygments pyparsing pyproject-hooks requests resolvelib rich setuptools six tenacity tomli tomli-w "
+    "truststore typing-extensions urllib3 webencodings"
+).split()
+"""Packages of which pip brings a copy."""
+
 Statuses = Mapping[str, TestStatus]
 """Result of one test run: full test id -> status."""
 
@@ -123,11 +130,13 @@ def build_release_task(package: str, old: str, new: str, options: BuildOptions =
 
     Raises:
         UsageError: `old` is not older than `new`.
-        TaskError: A release is missing, it has no tests or no changelog, or the change makes no test pass.
+        TaskError: A release is missing, it has no tests or no changelog, the change makes no test pass, or pip brings
+            a copy of the package.
         MissingInterpreter: That version of Python is not installed.
         SandboxError: The index or a sandbox failed.
     """
     _require_older(package, old, new)
+    refuse_copied(package)
     options.progress(f"looking for the source releases of {package} {old} and {new}")
     change = _compare(find_release(package, old), find_release(package, new))
     if not change.gold_patch:
@@ -163,7 +172,8 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
 
     Raises:
         UsageError: The repository does not exist.
-        TaskError: The commit is missing, has no parent, changes no tests or only tests, or makes no test pass.
+        TaskError: The commit is missing, has no parent, changes no tests or only tests, makes no test pass, or pip
+            brings a copy of the package.
         MissingInterpreter: That version of Python is not installed.
         SandboxError: The index or a sandbox failed.
     """
@@ -173,6 +183,7 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
     options.progress("comparing the commit with its parent")
     new, old = _commit_and_parent(folder, commit)
     change = _compare(GitWorkspace(url=str(folder), ref=old), GitWorkspace(url=str(folder), ref=new))
+    refuse_copied(read_project(change.new_tree).get("name", folder.name))
     if not change.gold_patch or not change.test_patch:
         what = "no tests" if change.gold_patch else "nothing but tests"
         raise TaskError(f"commit {new} of {folder} changes {what}: choose another commit")
@@ -254,6 +265,19 @@ def _workspace(package: str, version: str, sdists: Sequence[Sdist]) -> SdistWork
             return SdistWorkspace(name=package, version=version, filename=sdist.filename, sha256=sdist.sha256)
     known = ", ".join(dict.fromkeys(str(sdist.version) for sdist in sdists[-15:])) or "none"
     raise TaskError(f"{package} has no source release {version}. Releases, newest last: {known}")
+
+
+def refuse_copied(package: str) -> None:
+    """Refuse a package whose later or whole code lies in every environment, where a policy would find it.
+
+    Raises:
+        TaskError: pip brings a copy of it.
+    """
+    if canonicalize_name(package) in IN_EVERY_ENVIRONMENT:
+        raise TaskError(
+            f"pip brings a copy of {package} into every environment, where a policy would find the code that it is to "
+            "write: choose another package"
+        )
 
 
 def split_difference(old: Path, new: Path, tests: TestLayout) -> tuple[str, str]:

@@ -21,7 +21,7 @@ if "harbor" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy, TaskConfig
 from harbor.models.trial.config import ResourceMode
 from harbor.models.trial.paths import TrialPaths
-from harbor_folders import harbor_task, script
+from harbor_folders import TOML, harbor_task, script
 
 from swe_gym.adapters.harbor import SweGymEnvironment
 from swe_gym.curation.harbor import export_harbor
@@ -113,14 +113,20 @@ async def processes(environment: SweGymEnvironment) -> str:
 # --- played by Harbor ----------------------------------------------------------------------------------------
 
 
-def harbor_run(tasks: Path, agent: str, backend: str, out: Path) -> dict[str, float | None]:
-    """Play all tasks of a folder with Harbor's command. Return task -> reward."""
+def harbor_trials(tasks: Path, agent: str, backend: str, out: Path) -> dict[str, JsonObject]:
+    """Play all tasks of a folder with Harbor's command. Return task -> result of its trial."""
     command = [HARBOR, "run", "-p", tasks, "-a", agent, "--env", PLACE, "--ek", f"backend={backend}", "-o", out, "-y"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     results = [json.loads(file.read_text()) for file in out.glob("*/*/result.json")]
     assert results, done.stdout + done.stderr
-    assert [one["exception_info"] for one in results] == [None] * len(results)
-    return {Path(one["task_id"]["path"]).name: (one["verifier_result"] or {})["rewards"]["reward"] for one in results}
+    return {Path(one["task_id"]["path"]).name: one for one in results}
+
+
+def harbor_run(tasks: Path, agent: str, backend: str, out: Path) -> dict[str, float | None]:
+    """Play all tasks of a folder without a failure. Return task -> reward."""
+    trials = harbor_trials(tasks, agent, backend, out)
+    assert [one["exception_info"] for one in trials.values()] == [None] * len(trials)
+    return {name: (one["verifier_result"] or {})["rewards"]["reward"] for name, one in trials.items()}
 
 
 def test_harbors_command_plays_exported_tasks(tmp_path: Path, base: str, backend: str) -> None:
@@ -292,6 +298,20 @@ def test_a_prebuilt_image_plays_in_a_pod(tmp_path: Path, base: str) -> None:
 # --- refused before anything starts ----------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
+def test_a_refused_task_fails_alone(tmp_path: Path, base: str) -> None:
+    if why := problem("namespace"):
+        pytest.skip(why)
+    tasks = tmp_path / "tasks"
+    config = TOML.replace("mine/task:1", base)
+    harbor_task(tasks, "good", **{"task.toml": config, "environment/x.txt": "old\n"})
+    harbor_task(tasks, "refused", **{"task.toml": config, "environment/docker-compose.yaml": "services:\n  db: {}\n"})
+    trials = harbor_trials(tasks, "nop", "local", tmp_path / "jobs")
+    assert trials["good"]["verifier_result"]["rewards"] == {"reward": 0.0}
+    assert trials["refused"]["exception_info"]["exception_type"] == "Unsupported"
+    assert "services of Docker Compose" in trials["refused"]["exception_info"]["exception_message"]
+
+
 @pytest.mark.parametrize(
     ("config", "arguments", "message"),
     [
@@ -322,7 +342,7 @@ def test_what_a_backend_cannot_do_is_refused(
     tmp_path: Path, config: JsonObject, arguments: JsonObject, message: str
 ) -> None:
     with pytest.raises((SweGymError, ValueError, RuntimeError), match=message):
-        make(task(tmp_path, "base"), config, **arguments)
+        ask(make(task(tmp_path, "base"), config, **arguments))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +357,7 @@ def test_what_a_backend_cannot_do_is_refused(
 )
 def test_folders_that_cannot_be_honoured_are_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
     with pytest.raises((TaskError, Unsupported), match=message):
-        make(task(tmp_path, "base", **files))
+        ask(make(task(tmp_path, "base", **files)))
 
 
 @pytest.mark.parametrize("target", ["/etc", "/etc/passwd", ".."])
@@ -345,7 +365,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path, target: str) -> Non
     folder = task(tmp_path, "base")
     (folder / "environment/more").symlink_to(target)
     with pytest.raises(TaskError, match=r"leads out of the task's folder|a link to a folder above"):
-        make(folder)
+        ask(make(folder))
 
 
 def test_variables_of_the_machine_are_harbors_to_give(

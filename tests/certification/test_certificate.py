@@ -1,6 +1,7 @@
 """Certificates say what was found, and why that proves no more. The same patch has the same outcome everywhere."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,19 @@ class OneTask:
         return self.task
 
 
-def certified(task: Task, *claims: Claim, record: TaskRecord | None = None, **settings: Any) -> list[Certificate | str]:
+def certified(
+    task: Task,
+    *claims: Claim,
+    record: TaskRecord | None = None,
+    known: Sequence[Certificate] = (),
+    **settings: Any,
+) -> list[Certificate | str]:
     """What becomes of claims, in their order."""
     where = JudgeSettings(**settings)
     if record is None:
         how = {"backend": where.backend, "sandbox_options": where.sandbox_options}
         (record,) = validate(OneTask(task), times=1, **how)
-    found = certify(claims, {task.task_id: task}, {task.task_id: record}, where, ORIGINS, times=1)
+    found = certify(claims, {task.task_id: task}, {task.task_id: record}, where, ORIGINS, times=1, known=known)
     ends = {claim.name: end for claim, end in found}
     return [ends[claim.name] for claim in claims]
 
@@ -73,6 +80,30 @@ def test_each_kind_of_patch_gets_its_outcome(adder: Task, executor: str) -> None
     cheat = ends[list(PATCHES).index("cheat")]
     assert isinstance(cheat, Certificate)
     assert "tests.test_add.AddTest.test_add" in cheat.alarms
+
+
+VALID = TaskRecord(task_id="adder", status="valid", backend="local")
+
+
+def test_later_attempts_with_a_certified_patch_are_not_judged_again(adder: Task) -> None:
+    claims = [Claim("adder", PATCHES[name][0], number, 1.0) for number, name in enumerate(("gold", "cheat", "wrong"))]
+    claims.append(Claim("adder", work("def add(a, b):\n    return 2\n"), 3, 0.0, env={"reward": "fraction"}))
+    first = [one for one in certified(adder, *claims, record=VALID) if isinstance(one, Certificate)]
+    later = [Claim(one.task_id, one.patch.rstrip("\n"), one.attempt + 4, one.claimed, env=one.env) for one in first]
+    again = [one for one in certified(adder, *later, record=VALID, known=first) if isinstance(one, Certificate)]
+    alike = ("outcome", "why", "reward", "alarms", "tests", "seconds", "isolation")
+    assert [[getattr(one, name) for name in alike] for one in again] == [
+        [getattr(one, name) for name in alike] for one in first
+    ]
+    assert [one.outcome for one in again] == ["proven", "refuted", "refuted", "unproven"]
+    more = Claim("adder", RIGHT, 9, reward=2.0)
+    (end,) = certified(adder, more, record=VALID, known=first)
+    assert isinstance(end, Certificate)
+    assert (end.outcome, end.why, end.seconds) == ("refuted", "it earns 1, not 2", first[0].seconds)
+    changed = [one.model_copy(update={"seconds": -1.0}) for one in first[:1]]
+    (end,) = certified(adder, more, record=VALID, known=changed)  # its digest is wrong: it says nothing
+    assert isinstance(end, Certificate)
+    assert end.seconds > 0
 
 
 def test_attempts_with_the_same_patch_are_judged_once(adder: Task) -> None:
@@ -125,8 +156,7 @@ def test_a_certificate_names_what_nothing_proves(adder: Task) -> None:
     too_much = Claim("adder", RIGHT, reward=2.0)
     assert end_of(adder, too_much) == ("refuted", "it earns 1, not 2")
     half = Claim("adder", RIGHT, reward=0.5, env={"reward": "fraction"})
-    valid = TaskRecord(task_id="adder", status="valid", backend="local")
-    assert end_of(both, half, record=valid) == ("unproven", "not resolved: a part of the reward, 0.5, as claimed")
+    assert end_of(both, half, record=VALID) == ("unproven", "not resolved: a part of the reward, 0.5, as claimed")
 
 
 def test_a_task_that_could_not_be_validated_gives_no_certificate(adder: Task) -> None:
@@ -165,6 +195,15 @@ def test_a_failure_that_may_pass_is_tried_twice_at_once(adder: Task, tmp_path: P
     lost = {"at": "manifest", "error": "SandboxLost", "reason": "evicted", "nth": "every"}
     (line,) = regrade(tmp_path, claims, {"adder": adder}, faults(lost))
     assert line.why.startswith("SandboxLost (evicted)")
+
+
+def test_a_later_attempt_with_the_same_patch_is_not_judged_again(adder: Task, tmp_path: Path) -> None:
+    old = Verdict(resolved=True)
+    (first,) = regrade(tmp_path, [Claim("adder", RIGHT, reward=1.0, verdict=old)], {"adder": adder}, JudgeSettings())
+    claims = [Claim("adder", RIGHT, 1, 1.0, verdict=old), Claim("adder", RIGHT, 2, 1.0, config_hash="b", verdict=old)]
+    second, other = regrade(tmp_path, claims, {"adder": adder}, JudgeSettings())
+    assert (second.attempt, second.judged) == (1, first.judged)
+    assert other.judged.verdict == second.judged.verdict  # the same work in this call
 
 
 def test_a_changed_task_or_patch_is_judged_again(adder: Task, tmp_path: Path) -> None:

@@ -179,6 +179,16 @@ def _package_index() -> None:
 
 @pytest.mark.network
 @pytest.mark.usefixtures("_package_index")
+def test_a_package_that_pip_brings_along_is_refused(repository: Path) -> None:
+    with pytest.raises(TaskError, match="pip brings a copy of Packaging into every environment"):
+        build_release_task("Packaging", "24.0", "24.1")
+    (repository / "pyproject.toml").write_text('[project]\nname = "idna"\n')
+    (repository / "tests/test_more.py").write_text(ADD_TEST)
+    commit_all(repository, "It is idna")
+    with pytest.raises(TaskError, match="pip brings a copy of idna into every environment"):
+        build_commit_task(str(repository), "python -m unittest")
+
+
 def test_mistakes_about_releases_are_named() -> None:
     with pytest.raises(TaskError, match=r"pathspec has no source release 99\.0\. Releases, newest last: .*1\.1\.0"):
         build_release_task("pathspec", "0.12.0", "99.0")
@@ -199,10 +209,14 @@ def repository(tmp_path: Path) -> Path:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
-        for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", f"State {number}\n\nWhy it is so."]):
-            command = ["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
-            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        commit_all(folder, f"State {number}\n\nWhy it is so.")
     return folder
+
+
+def commit_all(folder: Path, message: str) -> None:
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", message]):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 OLD_TEST = (

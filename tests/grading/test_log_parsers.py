@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from swe_gym.errors import UsageError
 from swe_gym.grading.ids import match_tests
 from swe_gym.grading.log_parsers import LOG_PARSERS, load_parser, pytest_name
+from swe_gym.grading.log_parsers.lines import without_end
+from swe_gym.grading.log_parsers.rebench import DURATION
 from swe_gym.types import TestStatus
 
 P, F, E, S = TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.SKIPPED
@@ -583,6 +585,23 @@ def test_time_is_linear(name: str) -> None:
 )
 def test_time_is_linear_for_lines_that_almost_match(name: str, line: str) -> None:
     load_parser(name)(line)
+
+
+@pytest.mark.timeout(60)  # a quadratic pattern takes many minutes
+@pytest.mark.parametrize("piece", [" ", "1", "(", "( ", "1s ", "1."])
+def test_a_duration_is_found_in_linear_time(piece: str) -> None:
+    text = piece * (300_000 // len(piece))
+    assert DURATION.search(f"{text}x") is None
+    assert DURATION.search(f"{text}1s{text}x") is None
+    assert DURATION.search(f"1s{' ' * 300_000}x") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["adds 12ms", "adds 12 ms", "adds (12ms)", "adds ( 1.5 s ) ", "adds (0.2 S", "adds 3s)", "adds\t7MS", "adds12ms"],
+)
+def test_a_duration_is_cut_off(name: str) -> None:
+    assert without_end(name, DURATION) == "adds"
 
 
 def test_name_of_many_digits() -> None:

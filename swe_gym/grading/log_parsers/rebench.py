@@ -12,7 +12,9 @@ PASSED, FAILED, ERROR, SKIPPED = TestStatus.PASSED, TestStatus.FAILED, TestStatu
 
 # --- JavaScript and PHP: a mark and a name ------------------------------------------------------------------------
 
-DURATION = re.compile(r"\s*(?:\(\s*)?\d+(?:\.\d+)?\s*m?s\s*\)?\s*$", re.IGNORECASE)
+DURATION = re.compile(r"(?:\(\s*)?(?<!\d)\d+(?:\.\d+)?\s*m?s(?:\s*\))?\s*$", re.IGNORECASE)
+"""A duration at the end of a name. It is found in linear time: no part of it can begin within a longer one."""
+
 NUMBERED = re.compile(r"(?:\[W\]\s*)?\d+\)\s+")
 SYMBOLS = {
     **dict.fromkeys("✔✓", PASSED),
@@ -150,9 +152,9 @@ ELIXIR_FAILURE = re.compile(r"\d+\) test (?P<test>.+) \([^()]+\)")
 parse_testthat = by_line(  # R's
     r"(?P<status>[✔✖])\s+\|[^|]+\|\s+(?P<test>\S.*)",
     {"✔": PASSED, "✖": FAILED},
-    re.compile(r"\s*\[\s*\d+(?:\.\d+)?\s*[a-zA-Z]+\]$"),
+    re.compile(r"\[\s*\d+(?:\.\d+)?\s*[a-zA-Z]+\]$"),
 )
-RUBY_TIME = re.compile(r" *\([\d.]+s\)\s*$")
+RUBY_TIME = re.compile(r"\([\d.]+s\)\s*$")
 RUBY_WORDS = {
     **dict.fromkeys(("PASS", "PASSED"), PASSED),
     **dict.fromkeys(("FAIL", "FAILURE"), FAILED),
