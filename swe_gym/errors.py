@@ -15,6 +15,7 @@ SweGymError
 ├── ConnectionEnded (ConnectionError)     a connection of a forwarded port was closed by either side
 ├── ConnectionTimeout (TimeoutError)      a connection of a forwarded port missed a deadline
 ├── PolicyError                           the policy's model returned no action: no reward, not reward 0
+├── ReplayError                           an episode that was played again differs from its record
 ├── GradingError                          the grader failed: no reward, not reward 0
 └── TaskError                             the task is broken
     ├── DiffError                         a diff does not apply
@@ -134,6 +135,10 @@ class ConnectionEnded(SweGymError, ConnectionError):
 
 class ConnectionTimeout(SweGymError, TimeoutError):
     """A connection of a forwarded port neither received nor took data in time. It is still open."""
+
+
+class ReplayError(SweGymError):
+    """An episode that was played again differs from its record: `reset` cannot continue it."""
 
 
 class PolicyError(SweGymError):

@@ -44,7 +44,7 @@ A module may name the class of its command as `COMMAND_CLASS`."""
 
 METAVARS = {
     "N": (
-        *("attempt", "attempts", "episodes", "limit", "live", "max_lines", "max_turns", "min_lines"),
+        *("attempt", "attempts", "episodes", "limit", "max_lines", "max_turns", "min_lines"),
         *("most_episodes", "nproc", "quota", "rounds", "seed", "sessions", "times", "workers"),
     ),
     "NUMBER": ("min_reward", "temperature"),

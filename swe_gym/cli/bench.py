@@ -49,13 +49,13 @@ class Measured(NamedTuple):
 def sandbox(
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
-    live: Annotated[int, typer.Option(min=1, help="Open sandboxes for the memory measurement.")] = 50,
     rounds: Annotated[int, typer.Option(min=5, help="Repetitions of each timing.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Measure the time of a command, a start and a close, commands per second, and memory per sandbox.
 
-    Timings of sandbox and host alternate, so that other load on the machine affects both.
+    Timings of sandbox and host alternate, so that other load on the machine affects both. Memory is that of half as
+    many open sandboxes as there are rounds.
     """
     console = open_console(stderr=as_json)
     spec = make_spec(SandboxSpec(), parse_sandbox_options(backend, sandbox_option))
@@ -74,6 +74,7 @@ def sandbox(
         found += Measured("open, first command", "ms", start), Measured("close", "ms", close)
         status.update("running commands on 16 threads")
         found.append(Measured("true on 16 threads", "/s", *throughput(spec, backend, rounds)))
+        live = (rounds + 1) // 2
         status.update(f"holding {live} open")
         found.append(Measured(f"memory of each of {live}", "MB", memory_each(spec, backend, live)))
     if as_json:

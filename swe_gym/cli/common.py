@@ -20,14 +20,16 @@ from rich.table import Table
 from ..errors import TaskError, UsageError
 from ..tasks import TaskSource, changed_lines, digest, is_place_of_tasks, load_source, read_records
 from ..toml import parse_pairs
+from ..trajectories import Trajectory
 from ..trajectories.comparison import RunSummary
-from ..types import Frozen, JsonObject, Task
+from ..trajectories.run_folder import TRAJECTORIES, open_trajectories
+from ..types import Frozen, JsonMapping, JsonObject, Task
 from .options import MATCH_HELP
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
     from rich.progress import Progress
 
-    from ..envs import SweEnv
+    from ..envs import EpisodeCheckpoint, SweEnv
 
 Kind = TypeVar("Kind")
 
@@ -267,6 +269,63 @@ def source_of(name: str, pairs: list[str] | None = None) -> tuple[str, JsonObjec
     options = parse_pairs("--source-option", pairs)
     name = split_slice(name)[0]
     return ("file", {"path": name, **options}) if is_place_of_tasks(name) else (name, options)
+
+
+class BranchPoint(NamedTuple):
+    """A turn of a recorded episode, from which others start.
+
+    Attributes:
+        record: The episode.
+        point: The point after the turn. It has no files: its actions are played again.
+    """
+
+    record: Trajectory
+    point: "EpisodeCheckpoint"
+
+    def env(self, changes: JsonMapping) -> JsonObject:
+        """Return the arguments of the episode's environment with changes; those of another backend are left out."""
+        kept = {name: value for name, value in self.record.env.items() if name not in _OF_THE_EPISODE}
+        if changes.get("backend", kept["backend"]) != kept["backend"]:
+            del kept["sandbox_options"]
+        return {**kept, **{name: value for name, value in changes.items() if value not in (None, {}, [])}}
+
+    @property
+    def source(self) -> tuple[str, JsonObject]:
+        """Name and arguments of the task source."""
+        return self.record.env["source"], self.record.env["source_options"]
+
+
+_OF_THE_EPISODE = ("source", "source_options", "task_id", "render_mode", "record")
+
+
+def read_branch(text: str, ignore: Sequence[str] | None) -> BranchPoint:
+    """Return the turn of a recorded episode that `--from` names. Of several episodes it is the last one.
+
+    Args:
+        text: "RUN/TASK/ATTEMPT:TURN", where RUN is a run folder or a trajectory file.
+        ignore: Regular expressions of text that may differ in the replay.
+
+    Raises:
+        UsageError: There is no such episode or turn, or it cannot be played again.
+    """
+    from ..envs import EpisodeCheckpoint
+
+    form = "write RUN/TASK/ATTEMPT:TURN, for example runs/toy-llm/larder-overwrite-evicts/0:3"
+    parts = re.fullmatch(r"(.+)/(\d+):(\d+)", text)
+    if parts is None:
+        raise UsageError(f"--from {text!r} names no turn: {form}")
+    folders = parts[1].split("/")
+    for place in range(len(folders) - 1, 0, -1):
+        path, task_id = Path("/".join(folders[:place])), "/".join(folders[place:])
+        if not (path.is_file() or (path / TRAJECTORIES).is_file()):
+            continue
+        found = [one for one in open_trajectories(path) if (one.task_id, one.attempt) == (task_id, int(parts[2]))]
+        if not found:
+            raise UsageError(f"{path} holds no episode of task {task_id!r}, attempt {parts[2]}: {form}")
+        origin = f"{path.resolve().name}/{task_id}/{parts[2]}:{parts[3]}"
+        point = EpisodeCheckpoint.of_record(found[-1], int(parts[3]), origin=origin, ignore=ignore or ())
+        return BranchPoint(found[-1], point)
+    raise UsageError(f"--from {text!r}: no run folder or trajectory file is in this path: {form}")
 
 
 def matching(source: TaskSource, pattern: str) -> Sequence[str]:

@@ -15,7 +15,7 @@ from ..trajectories.run_folder import open_trajectories
 from ..types import JsonObject
 from .common import open_console, print_json
 from .common import sandbox_options as parse_sandbox_options
-from .options import BACKEND, AsJson, Match, SandboxOptions
+from .options import BACKEND, AsJson, Ignore, Match, SandboxOptions
 
 Attempt = Annotated[int | None, typer.Option(min=0, help="Only this attempt at each task, counted from 0.")]
 
@@ -84,10 +84,7 @@ def replay(
     attempt: Attempt = None,
     backend: Annotated[str | None, BACKEND] = None,
     sandbox_option: SandboxOptions = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(help=r"Ignore text that matches this regular expression, for example `in \d+\.\d+s`. Repeatable."),
-    ] = None,
+    ignore: Ignore = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay recorded actions in new sandboxes of the recorded backend and compare every byte of the results.

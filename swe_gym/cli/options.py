@@ -59,6 +59,17 @@ Tools = Annotated[
 ]
 MaxTurns = Annotated[int | None, typer.Option("--max-turns", min=1, help="Steps per episode (default: 50).")]
 
+FromTurn = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="RUN/TASK/ATTEMPT:TURN", help="Continue a recorded episode after this turn, counted from 1."
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(help=r"Ignore text that matches this regular expression, for example `in \d+\.\d+s`. Repeatable."),
+]
+
 Workers = Annotated[int, WORKERS]
 RUNS = 3
 """Test runs in each state, by default."""

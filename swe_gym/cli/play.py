@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ..actions import render_call
 from ..envs import SweEnv, register_families
-from ..errors import SandboxError
+from ..errors import SandboxError, UsageError
 from ..rollout import EpisodeJob, EpisodePool
 from ..rollout import play as play_episode
 from ..rollout.policies import GoldPolicy, HumanPolicy, Policy, ScriptedPolicy
@@ -26,35 +26,64 @@ from ..spaces import StepResult
 from ..trajectories import Trajectory
 from ..types import JsonObject, Task, ToolCall
 from ..wrappers import RecordTrajectory
-from .common import headline, make_table, matching, open_console, open_env, open_source
+from .common import headline, make_table, matching, open_console, open_env, open_source, read_branch
 from .common import sandbox_options as parse_sandbox_options
-from .options import SEED, Backend, Match, RunsFolder, SandboxOptions, Source, SourceOptions, Tools, Workers, tools_of
+from .options import (
+    BACKEND,
+    SEED,
+    SOURCE,
+    Backend,
+    FromTurn,
+    Ignore,
+    Match,
+    RunsFolder,
+    SandboxOptions,
+    SourceOptions,
+    Tools,
+    Workers,
+    tools_of,
+)
 from .preflight import check_machine, check_sandboxes
 
 
 def play(
     task_id: Annotated[str | None, typer.Argument(metavar="TASK_ID", help="Task id (default: a random task).")] = None,
-    source: Source = "toy",
+    source: Annotated[str | None, SOURCE] = None,
     source_option: SourceOptions = None,
-    backend: Backend = "local",
+    backend: Annotated[str | None, BACKEND] = None,
     sandbox_option: SandboxOptions = None,
-    tools: Tools = "default",
+    tools: Tools = None,
     seed: Annotated[int | None, SEED] = None,
+    from_turn: FromTurn = None,
+    ignore: Ignore = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Append the trajectory to this file.")] = None,
 ) -> None:
-    """Solve one task yourself, with the tools of a policy."""
+    """Solve one task yourself, with the tools of a policy.
+
+    With --from, you continue an episode of a run or of a trajectory file: its actions are played again, and if an
+    observation differs, the command says where. Task and environment are those of the episode.
+    """
     console = open_console()
-    env = open_env(
-        source,
-        source_option,
-        task_id=task_id,
-        backend=backend,
-        sandbox_options=parse_sandbox_options(backend, sandbox_option),
-        tools=tools_of(tools),
-        max_turns=10_000,
-        max_invalid=None,
-        time_limit=86_400.0,
-    )
+    settings: JsonObject = {"max_turns": 10_000, "max_invalid": None, "time_limit": 86_400.0}
+    options: JsonObject = {}
+    if from_turn is None:
+        backend = backend or "local"
+        chosen = parse_sandbox_options(backend, sandbox_option)
+        asked = {
+            "task_id": task_id,
+            "backend": backend,
+            "sandbox_options": chosen,
+            "tools": tools_of(tools) or "default",
+        }
+        env = open_env(source or "toy", source_option, **asked, **settings)
+    else:
+        if given := [word for word in (task_id, source, source_option, tools, seed) if word is not None]:
+            raise UsageError(f"--from continues an episode, which had its own task, tools and seed: omit {given[0]}")
+        branch = read_branch(from_turn, ignore)
+        chosen = parse_sandbox_options(backend or branch.record.env["backend"], sandbox_option)
+        asked = branch.env({"backend": backend, "sandbox_options": chosen})
+        env = SweEnv(*branch.source, **{**asked, **settings})
+        options = {"checkpoint": branch.point}
     if output:  # an unwritable file fails now, not after the work
         output.parent.mkdir(parents=True, exist_ok=True)
         output.open("ab").close()
@@ -63,7 +92,7 @@ def play(
     with RecordTrajectory(env, str(output) if output else None) as recorder:
         try:
             human = HumanPolicy(env, console)
-            trajectory = play_episode(Interruptible(recorder, env, human), human, seed=seed)
+            trajectory = play_episode(Interruptible(recorder, env, human), human, seed=seed, options=options)
         except (EOFError, KeyboardInterrupt) as end:
             console.print("\nGave up; nothing was graded.")
             raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 0) from end

@@ -27,6 +27,8 @@ from .options import (
     BaseUrl,
     Check,
     ExecutorName,
+    FromTurn,
+    Ignore,
     MaxTurns,
     Models,
     RayAddress,
@@ -112,6 +114,8 @@ def options(
     sandbox_option: SandboxOptions = None,
     tools: Tools = None,
     max_turns: MaxTurns = None,
+    from_turn: FromTurn = None,
+    ignore: Ignore = None,
     workers: Annotated[int | None, WORKERS] = None,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
@@ -145,6 +149,9 @@ def rollout(**given: Any) -> None:
     A configuration file has the same fields as the overrides; the documentation lists them. Tasks with images run on
     the backend docker, others on local, unless you name one. Four episodes run at once, or with Ray as many as fit,
     unless --workers is set.
+
+    With --from, each episode continues an episode of another run: its actions up to that turn are played again, and
+    the policy acts from there. Task and environment are those of the episode, unless you change the environment.
     """
     _run(given, evaluates=False)
 
@@ -244,10 +251,10 @@ def _prepare(config: RolloutConfig, *, evaluates: bool) -> Prepared:
         MissingDependency: An extra is not installed.
     """
     if evaluates:
-        if "source" not in config.tasks.model_fields_set:
+        if "source" not in config.tasks.model_fields_set and not config.from_turn:
             raise UsageError("no tasks: name a source such as toy or swebench-verified:50, or a task file")
         config = config.model_copy(update={"policy": {**config.policy, "name": config.policy.get("name") or "llm"}})
-    backend = str(config.env.get("backend", ""))
+    backend = str(config.whole_env.get("backend", ""))
     check_machine(config.folder, backend=backend, policy=config.policy_name, executor=config.run.executor)
     source = shared_source(*config.source())
     plan = config.plan(source)

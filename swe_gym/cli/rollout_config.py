@@ -1,5 +1,6 @@
 """The configuration of `swe-gym rollout` and `swe-gym eval`: a file, overrides and options."""
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from ..rollout import Plan, RolloutBudget, RolloutOptions
 from ..tasks import TaskSource, is_place_of_tasks
 from ..toml import check_names, keep_texts, override, parse_pairs, read_toml
 from ..types import Frozen, JsonMapping, JsonObject
-from .common import TaskFilter, check_name, part_of, source_of, split_slice
+from .common import BranchPoint, TaskFilter, check_name, part_of, read_branch, source_of, split_slice
 from .options import executor_options, tools_of
 
 PRICES = {"in": "input", "cached": "cached", "out": "output"}
@@ -59,6 +60,9 @@ class RolloutConfig(Frozen):
         output: Folder of the run folders.
         attempts: Episodes per task.
         seed: Seed that the seeds of all episodes derive from.
+        from_turn: Turn of a recorded episode from which all episodes continue, "RUN/TASK/ATTEMPT:TURN". Its task and
+            environment take the place of `tasks` and of what `env` does not set.
+        ignore: Regular expressions of text that may differ when its actions are played again.
         tasks: Tasks to run.
         policy: The policy's `name`, and its options. Without a name it is "llm" if an agent, `model` or `base_url` is
             set, else "baseline".
@@ -72,6 +76,8 @@ class RolloutConfig(Frozen):
     output: str = "runs"
     attempts: int = Field(default=1, ge=1)
     seed: int = 0
+    from_turn: str = ""
+    ignore: tuple[str, ...] = ()
     tasks: TaskConfig = TaskConfig()
     policy: JsonObject = {}
     agent: JsonObject = {}
@@ -79,11 +85,31 @@ class RolloutConfig(Frozen):
     budget: RolloutBudget = RolloutBudget()
     run: RolloutOptions = RolloutOptions()
 
+    @functools.cached_property
+    def branch(self) -> BranchPoint | None:
+        """The point of `from_turn`; None without one.
+
+        Raises:
+            UsageError: It cannot be found or played again, or tasks are chosen beside it.
+        """
+        if not self.from_turn:
+            return None
+        if self.tasks.source_options or self.tasks.model_fields_set - {"source_options"}:
+            raise UsageError("--from continues an episode of one task: leave out the source and the filters")
+        return read_branch(self.from_turn, self.ignore)
+
+    @property
+    def whole_env(self) -> JsonObject:
+        """The arguments of `SweEnv`, with those of the recorded episode."""
+        return self.env if self.branch is None else self.branch.env(self.env)
+
     @property
     def folder(self) -> Path:
         """The run folder."""
         source, player = split_slice(self.tasks.source)[0], str(self.policy.get("model") or self.policy_name)
         tasks = Path(source).stem if is_place_of_tasks(source) else source
+        if self.branch is not None:  # another name than that of its run
+            tasks = self.branch.point.origin.replace("/", "-")
         words = filter(None, (tasks, str(self.agent.get("name", "")), player.rpartition("/")[2]))
         return Path(self.output) / (self.name or "-".join(words).replace(":", "-"))
 
@@ -95,6 +121,8 @@ class RolloutConfig(Frozen):
 
     def source(self) -> tuple[str, JsonObject]:
         """Return name and arguments of the task source."""
+        if self.branch is not None:
+            return self.branch.source
         source, options = source_of(self.tasks.source)
         return source, options | self.tasks.source_options
 
@@ -105,12 +133,15 @@ class RolloutConfig(Frozen):
             UsageError: No task meets the conditions.
         """
         source, options = self.source()
+        point = self.branch and self.branch.point
+        chosen = (point.task_id,) if point else tuple(self.tasks.ids(part_of(self.tasks.source, tasks)))
         return Plan(
             source=source,
             source_options=options,
-            tasks=tuple(self.tasks.ids(part_of(self.tasks.source, tasks))),
+            checkpoint=point,
+            tasks=chosen,
             attempts=self.attempts,
-            env=self.env,
+            env=self.whole_env,
             policy=self.policy_name,
             policy_options={name: value for name, value in self.policy.items() if name != "name"},
             agent=str(self.agent.get("name", "")),
@@ -128,7 +159,7 @@ def nest_options(given: JsonMapping) -> JsonObject:
     """
     only: TaskFilter = given["only"]
     return {
-        **{name: given[name] for name in ("name", "output", "attempts")},
+        **{name: given[name] for name in ("name", "output", "attempts", "from_turn", "ignore")},
         "tasks": {
             **only.model_dump(exclude_unset=True),
             "source_options": parse_pairs("--source-option", given["source_option"]),

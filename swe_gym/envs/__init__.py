@@ -8,7 +8,10 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .arguments import check_sandbox as check_sandbox
     from .arguments import shared_source as shared_source
     from .arguments import warn_of_time_limit as warn_of_time_limit
+    from .checkpoint import Difference as Difference
     from .checkpoint import EpisodeCheckpoint as EpisodeCheckpoint
+    from .checkpoint import check_replayable as check_replayable
+    from .checkpoint import find_differences as find_differences
     from .episode import SHOWN_TURNS as SHOWN_TURNS
     from .episode import WORLD_ERRORS as WORLD_ERRORS
     from .episode import ShownTurn as ShownTurn

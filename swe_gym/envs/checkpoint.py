@@ -4,21 +4,108 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from ..cache import digest
-from ..errors import UsageError, wrong_fields
+from ..errors import ReplayError, UsageError, wrong_fields
 from ..files import write_text
 from ..sandboxes import Sandbox, Snapshot
 from ..spaces import Info
 from ..tools import bound
-from ..types import Frozen, JsonObject, Task
+from ..trajectories import CUT, Segment, Trajectory, shortened_like
+from ..types import Frozen, Json, JsonObject, Task
+
+CONTEXT = 60
+"""Characters shown before and after a difference."""
+
+
+class Difference(Frozen):
+    """The first difference between a record and its replay.
+
+    Attributes:
+        turn: Number of the turn, from 1; 0 is the result of `reset`.
+        what: Part of the step that differs, for example "observation", "reward" or "info.tool_ok".
+        byte: Offset of the first differing byte in the UTF-8 text, without ignored text.
+        recorded: Excerpt of the record.
+        replayed: Excerpt of the replay.
+    """
+
+    turn: int
+    what: str
+    byte: int
+    recorded: str
+    replayed: str
+
+    def __str__(self) -> str:
+        where = f"turn {self.turn}" if self.turn else "reset"
+        return (
+            f"{where}: {self.what} differs at byte {self.byte}\n"
+            f"  recorded: {self.recorded!r}\n  replayed: {self.replayed!r}"
+        )
+
+
+def find_differences(
+    turn: int, recorded: JsonObject, replayed: JsonObject, ignore: Sequence[str]
+) -> Iterator[Difference]:
+    """Yield the first difference of each recorded part of a turn.
+
+    Args:
+        turn: Number of the turn, from 1; 0 is the result of `reset`.
+        recorded: The recorded parts by name.
+        replayed: The replayed parts by name.
+        ignore: Regular expressions of text that may differ.
+    """
+    for what in recorded:
+        old, new = _without(recorded[what], ignore), _without(replayed.get(what), ignore)
+        if old != new:
+            same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+            around = slice(max(0, same - CONTEXT), same + CONTEXT)
+            yield Difference(
+                turn=turn,
+                what=what,
+                byte=len(old[:same].encode("utf-8", "surrogatepass")),
+                recorded=old[around],
+                replayed=new[around],
+            )
+
+
+def _without(value: Json, ignore: Sequence[str]) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    for pattern in ignore:
+        text = re.sub(pattern, "", text)
+    return text
+
+
+def check_replayable(record: Trajectory, turns: int, ignore: Sequence[str]) -> None:
+    """Check that the first turns of a record can be played again.
+
+    Raises:
+        UsageError: They cannot, or a pattern of text to ignore is invalid.
+    """
+    if not record.env:
+        raise UsageError(f"{record.task_id} cannot be replayed: its record has no environment")
+    if "agent" in record.policy.options:
+        raise UsageError(f"{record.task_id} cannot be replayed: its agent used tools of its own")
+    if record.parent:
+        raise UsageError(f"{record.task_id} cannot be replayed: its episode started from a checkpoint")
+    for number, turn in enumerate(record.turns[:turns], 1):
+        if CUT.search(turn.action):
+            raise UsageError(
+                f"{record.task_id} cannot be replayed: the action of turn {number} was too long to be kept whole"
+            )
+    try:
+        for pattern in ignore:
+            re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"invalid regular expression to ignore: {error}") from error
 
 
 def _decode(value: object) -> object:
@@ -26,14 +113,16 @@ def _decode(value: object) -> object:
 
 
 class EpisodeCheckpoint(Frozen):
-    """A point in an episode: `SweEnv.checkpoint` takes it, and `reset(options={"checkpoint": point})` starts from it.
+    r"""A point in an episode: `SweEnv.checkpoint` takes it, and `reset(options={"checkpoint": point})` starts from it.
 
-    It holds what the policy saw and changed, and nothing of the task's oracle.
+    It holds what the policy saw and changed, and nothing of the task's oracle. A point of a recorded episode has no
+    files: `reset` plays its actions again.
 
     Attributes:
         version: Version of the format.
         id: Digest of the point.
-        parent: `id` of the point from which its episode started; empty if that is the task's own start.
+        parent: Point from which its episode started, as in `Trajectory`; empty if that is the task's own start.
+        origin: Recorded episode and turn that it was made of, "RUN/TASK/ATTEMPT:TURN"; empty if `checkpoint` took it.
         task_id: Task id.
         start: What the sandbox began with. A point fits to a sandbox with the same start only.
         seed: Seed of the episode's `reset`.
@@ -47,14 +136,18 @@ class EpisodeCheckpoint(Frozen):
         seconds: Seconds of the time limit that were used.
         tools: Tool -> its state.
         lost: Tools whose state cannot be kept.
-        files: The files that were written since the task's start, as `Snapshot.pack` returns them.
+        tokens: Token ids of the conversation up to the last action, as they were sampled; empty if none were recorded.
+        ignore: Regular expressions of text that may differ when its actions are played again, as r"in \d+\.\d+s".
+        files: The files that were written since the task's start, as `Snapshot.pack` returns them; empty if there are
+            only actions.
     """
 
     version: Literal[1] = 1
     id: str = ""
     parent: str = ""
+    origin: str = ""
     task_id: str
-    start: dict[str, str]
+    start: dict[str, str] = {}
     seed: int | None = None
     turn: int = Field(default=0, ge=0)
     observation: str
@@ -66,7 +159,9 @@ class EpisodeCheckpoint(Frozen):
     seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     tools: dict[str, JsonObject] = {}
     lost: tuple[str, ...] = ()
-    files: Annotated[bytes, BeforeValidator(_decode)] = Field(repr=False)
+    tokens: tuple[int, ...] = Field(default=(), repr=False)
+    ignore: tuple[str, ...] = ()
+    files: Annotated[bytes, BeforeValidator(_decode)] = Field(default=b"", repr=False)
 
     @classmethod
     def of(cls, value: object) -> Self:
@@ -86,6 +181,41 @@ class EpisodeCheckpoint(Frozen):
             return cls.model_validate(dict(value))._whole()
         except ValueError as error:
             raise UsageError(f"not a checkpoint of version 1: {_problem(error)}") from error
+
+    @classmethod
+    def of_record(cls, record: Trajectory, turn: int, *, origin: str = "", ignore: Sequence[str] = ()) -> Self:
+        r"""Return the point after a turn of a recorded episode. It has no files: its actions are played again.
+
+        Args:
+            record: The episode, from the start of its task.
+            turn: Number of the turn, from 1. It must not have ended the episode.
+            origin: Recorded episode and turn, for records of episodes that continue here.
+            ignore: Regular expressions of text that may differ, for example r"in \d+\.\d+s".
+
+        Raises:
+            UsageError: The record has no such turn or cannot be replayed, or a pattern is invalid.
+        """
+        turns = record.turns[: max(0, turn)]
+        if not 0 < turn <= len(record.turns) or turns[-1].terminated or turns[-1].truncated:
+            last = len(record.turns) - (record.outcome != "running")
+            raise UsageError(
+                f"an episode cannot continue after turn {turn} of {origin or record.task_id}: it had "
+                f"{len(record.turns)} turns"
+                + (f", so choose a turn from 1 to {last}" if last > 0 else ", and the first one ended it")
+            )
+        check_replayable(record, turn, ignore)
+        return cls(
+            origin=origin,
+            task_id=record.task_id,
+            seed=record.seed,
+            turn=turn,
+            observation=record.observation,
+            actions=tuple(one.action for one in turns),
+            observations=tuple(one.observation for one in turns),
+            seconds=sum(one.seconds + one.policy_seconds for one in turns),
+            tokens=_find_tokens(record.segments, turn),
+            ignore=tuple(ignore),
+        ).named()
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -118,6 +248,34 @@ class EpisodeCheckpoint(Frozen):
         """
         seen = [bound(text, longest) for text in (self.observation, *self.observations)]
         return list(zip(("", *self.actions), [*seen[:-1], last], strict=True))
+
+    def answered(self, longest: int) -> list[tuple[str, str]]:
+        """Return what the policy saw and its action on it, for each turn before the point.
+
+        Args:
+            longest: Maximum length of an observation.
+        """
+        seen = (self.observation, *self.observations)
+        return [(bound(text, longest), action) for text, action in zip(seen, self.actions, strict=False)]
+
+    def compare(self, turn: int, observation: str) -> None:
+        """Compare an observation with the one before the point.
+
+        Args:
+            turn: Number of the turn; 0 is the result of `reset`.
+            observation: The observation of its replay.
+
+        Raises:
+            ReplayError: They differ; the message shows where.
+        """
+        recorded = (self.observation, *self.observations)[turn]
+        pair = {"observation": recorded}, {"observation": shortened_like(observation, recorded)}
+        for difference in find_differences(turn, *pair, self.ignore):
+            raise ReplayError(
+                f"the episode cannot continue after turn {self.turn} of {self.origin or self.task_id}: its replay "
+                f"differs from the record. {difference}\nText such as times and process ids varies: ignore it by "
+                "a regular expression, or continue from an earlier turn"
+            )
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the checkpoint to a file, for `read`. It replaces a file."""
@@ -159,6 +317,19 @@ class EpisodeCheckpoint(Frozen):
                     f"the checkpoint of task {self.task_id} does not fit: its {name} is {self.start.get(name)!r}, and "
                     f"here it is {found!r}. Use the backend and the version of the task with which it was taken"
                 )
+
+
+def _find_tokens(segments: Sequence[Segment], answers: int) -> tuple[int, ...]:
+    """Return the tokens up to the end of an answer, counted from 1; empty if the segments do not have it."""
+    for segment in segments:
+        mask = (*segment.loss_mask, 0)
+        ends = [place for place in range(1, len(mask)) if mask[place - 1] > mask[place]]
+        if segment.side_call:
+            return ()
+        if answers <= len(ends):
+            return segment.token_ids[: ends[answers - 1]]
+        answers -= len(ends)
+    return ()
 
 
 def start_of_task(task: Task, backend: str, image: str | None) -> dict[str, str]:

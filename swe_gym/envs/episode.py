@@ -80,7 +80,7 @@ class EpisodeState:
         turns: All turns since the start of the task, of which a policy without tools has none.
         seed: Seed of `reset`.
         began: `time.monotonic()` at its start, less the time that was used before its checkpoint.
-        parent: `id` of the checkpoint that it started from; empty if that was the start of the task.
+        parent: Point that it started from, as in `Trajectory`; empty if that was the start of the task.
         branch_turn: Turns before that checkpoint.
         seconds: Wall-clock seconds by activity: "start", "tools", "grading".
     """

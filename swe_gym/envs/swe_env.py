@@ -25,6 +25,7 @@ from ..errors import (
     AgentError,
     FileError,
     GradingError,
+    ReplayError,
     SandboxError,
     SandboxStartError,
     TaskError,
@@ -76,7 +77,10 @@ ALREADY_PASSES = (
 )
 """Warning about a task of the user's own that is none."""
 
-RESET_OPTIONS = ("task_id", "checkpoint", "late")
+RESET_OPTIONS = ("task_id", "checkpoint", "late", "restore")
+
+RESTORES = ("files", "replay")
+"""Ways to bring a new sandbox to the state of a checkpoint."""
 
 CONTINUES = (
     "[The episode continues after turn {turn} in a new sandbox. The files are as they were; running programs, open "
@@ -252,15 +256,17 @@ class SweEnv(ToolEnv):
             seed: Seed of the generator that draws the task.
             options: `{"task_id": ...}` chooses the task. `{"checkpoint": point}` continues from what `checkpoint`
                 returned, or from its JSON: with the same files, turns and limits, in a new sandbox. `{"late": True}`
-                allows one at its time limit: the first step ends the episode.
+                allows one at its time limit: the first step ends the episode. `{"restore": "replay"}` plays its actions
+                again, which also brings back running programs; a checkpoint without files is always restored so.
 
         Returns:
             The problem statement, and info. From a checkpoint, the last observation before it, with a line that says
-            what was lost.
+            what was lost; nothing is lost by a replay.
 
         Raises:
             UsageError: The task or an option is unknown, this machine does not support the configuration, or the
                 checkpoint does not fit or was changed.
+            ReplayError: The replay of a checkpoint's actions gave another observation.
             SandboxError: The sandbox did not start, not even at a second try if the error was retryable.
             TaskError: The task is broken.
         """
@@ -273,12 +279,15 @@ class SweEnv(ToolEnv):
         self.close()
         with self._turn_lock:
             point = self._choose_point(options or {})
-            episode = self._open(self._choose_task(point.task_id if point else (options or {}).get("task_id")), point)
+            files = point.snapshot() if point and not _replays(point, options or {}) else None
+            task = self._choose_task(point.task_id if point else (options or {}).get("task_id"))
+            episode = self._open(task, point, files)
             self._episode = episode
             episode.seed = seed if point is None else point.seed
             if point is not None:
                 try:
-                    return self._continue(episode, point), episode.info()
+                    restored = self._replay(episode, point) if files is None else self._continue(episode, point)
+                    return restored, episode.info()
                 except BaseException:
                     self.close()
                     raise
@@ -622,7 +631,11 @@ class SweEnv(ToolEnv):
         if point.turn >= limit:
             raise UsageError(f"the checkpoint is at turn {point.turn}, and max_turns is {limit}: raise max_turns")
         task, backend = self.source.get(task_id), self._config["backend"]
-        point.check_start(start_of_task(task, backend, self.spec_of(task_id).image))
+        start = start_of_task(task, backend, self.spec_of(task_id).image)
+        if not _replays(point, options):
+            point.check_start(start)
+        elif point.start:  # on any backend
+            point.check_start({"task": start["task"]})
         if point.seconds >= (most := self._time_limit(task)) and not options.get("late"):
             raise UsageError(f"the checkpoint is at second {point.seconds:g}, and the time limit is {most:g} s")
         return point
@@ -650,6 +663,29 @@ class SweEnv(ToolEnv):
         observation = self._join(last, note) if note else self._fit(last)
         if self.render_mode == "human":
             sys.stdout.write(format_turn(ShownTurn(0, "", observation)) + "\n")
+        return observation
+
+    def _replay(self, episode: EpisodeState, point: EpisodeCheckpoint) -> str:
+        """Play the actions of a checkpoint again. Return the last observation."""
+        observation = self._fit(_opening(episode))
+        self._show(episode, "", observation)
+        point.compare(0, observation)
+        for number, action in enumerate(point.actions, 1):
+            observation = self.step(action)[0]
+            if episode.outcome == "infra_failed":
+                raise SandboxError(
+                    f"the sandbox failed when turn {number} was played again: {episode.failure_detail}", retryable=True
+                )
+            point.compare(number, observation)
+            if episode.outcome != "running":
+                raise ReplayError(f"turn {number} ended the episode ({episode.limit or 'submitted'}), unlike before")
+            if episode.steps:
+                raise Unsupported(f"task {point.task_id}: a step of it was judged before turn {point.turn}")
+        now = time.monotonic()
+        episode.seconds["start"] += now - episode.began - point.seconds
+        episode.seconds["tools"] = 0.0
+        episode.pause(now - episode.began - point.seconds)
+        episode.parent, episode.branch_turn = point.origin or point.id, point.turn
         return observation
 
     def _choose_task(self, asked: str | None) -> Task:
@@ -706,9 +742,8 @@ class SweEnv(ToolEnv):
         )
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=counter)
 
-    def _open(self, task: Task, point: EpisodeCheckpoint | None) -> EpisodeState:
+    def _open(self, task: Task, point: EpisodeCheckpoint | None, files: Snapshot | None) -> EpisodeState:
         started = time.monotonic()
-        files = point.snapshot() if point else None
         self._warn_of(task)
         GRADERS.load(task.oracle.grader)  # an unknown grader must fail before the episode, not after it
         group = SandboxGroup(task, self._config["backend"], self._config["sandbox_options"], self._pool, self._mounts)
@@ -737,7 +772,7 @@ class SweEnv(ToolEnv):
             max_output=self._config["max_observation"],
         )
         episode = EpisodeState(task, group, sandbox, context, self._config["max_turns"], self._config["max_invalid"])
-        episode.began = now - (point.seconds if point else 0.0)
+        episode.began = now - (point.seconds if point and files else 0.0)
         episode.ends = episode.began + self._time_limit(task)
         self._begin_work(episode, step, episode.began)
         episode.already_passes = passes
@@ -966,6 +1001,20 @@ class SweEnv(ToolEnv):
         self._reward = REWARDS.load(self._config["reward"])
         self._tools = make_tools(self._config["tools"])
         self._set_up()
+
+
+def _replays(point: EpisodeCheckpoint, options: Info) -> bool:
+    """Return whether the actions of a checkpoint are played again.
+
+    Raises:
+        UsageError: The way to restore it is unknown, or it has no files.
+    """
+    asked = options.get("restore")
+    if asked is not None and asked not in RESTORES:
+        raise unknown_name("way to restore a checkpoint:", str(asked), RESTORES)
+    if asked == "files" and not point.files:
+        raise UsageError(f"the checkpoint of task {point.task_id} has no files: leave the option restore out")
+    return asked == "replay" or not point.files
 
 
 def _mark_start(sandbox: Sandbox) -> None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 
-from ..envs import shared_source
-from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
+from ..envs import EpisodeCheckpoint, shared_source
+from ..errors import PolicyError, ReplayError, SandboxClosed, SandboxError, TaskError, UsageError
 from ..grading.in_place import judging_seconds
 from ..sandboxes import WarmPool
 from ..trajectories import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
@@ -20,7 +20,16 @@ from ..types import JsonObject, Verdict
 from .episode import make_episode
 from .losses import charge, lost_by_policy, lost_in_a_call
 from .plan import Plan, without_secrets
-from .policies import EpisodeSettings, HostedPolicy, Player, Policy, PolicyFactory, ReportingPolicy, make_players
+from .policies import (
+    EpisodeSettings,
+    HostedPolicy,
+    Player,
+    Policy,
+    PolicyFactory,
+    ReportingPolicy,
+    check_resumes,
+    make_players,
+)
 from .policies.base import Phase, RunningEpisode, answer_for
 from .pool import DriverLink, Job, Key
 from .progress import Failure, RolloutBudget
@@ -42,6 +51,7 @@ class EpisodeJob(Job[Key]):
         losses: Records of earlier tries at this episode that lost their sandboxes in a call of the policy. The job
             adds its own.
         warm: Starts the sandbox ahead, if the pool of episodes prepares the job.
+        point: Point of another episode at which it starts; None for the start of the task.
 
     Attributes:
         record: The trajectory, once `run` has returned. Its `failure` may quote hidden tests.
@@ -65,6 +75,7 @@ class EpisodeJob(Job[Key]):
         budget: RolloutBudget | None = None,
         losses: list[Trajectory] | None = None,
         warm: WarmPool | None = None,
+        point: EpisodeCheckpoint | None = None,
     ) -> None:
         super().__init__(key, number)
         self._env: Any = env
@@ -74,6 +85,7 @@ class EpisodeJob(Job[Key]):
         self._budget = budget or RolloutBudget()
         self._losses = [] if losses is None else losses
         self._warm = warm
+        self._point = point
         self._episode: RunningEpisode | None = None
 
     def prepare(self) -> None:
@@ -101,7 +113,8 @@ class EpisodeJob(Job[Key]):
                 policy = self._make_policy(self._env)
                 settings = EpisodeSettings(self._budget, self._begin, self._add_turn)
                 self._episode = make_episode(self._env, policy, settings)
-                record = self._episode.play(seed=self._seed, options={"task_id": self._task_id})
+                branch = {"checkpoint": self._point} if self._point else {}
+                record = self._episode.play(seed=self._seed, options={"task_id": self._task_id, **branch})
                 if not record.reward_valid:
                     failure = _failure_in_step(record, self._env.unwrapped.stats["failure"])
         except Exception as error:
@@ -179,6 +192,8 @@ class EpisodeJob(Job[Key]):
                     raise UsageError("an agent whose model is in this process plays with executor='threads' only")
                 policy.reset(info)
                 self._hosted = policy
+            case ("resume", turns, tokens):
+                check_resumes(self._hosted).resume(turns, tokens)
             case ("act", observation):
                 return answer_for(self._hosted, observation)
         return None
@@ -350,6 +365,7 @@ class Try(EpisodeJob[EpisodeKey]):
             budget=plan.budget,
             losses=losses,
             warm=warm,
+            point=plan.checkpoint,
         )
         self._plan = plan
         self._policy = plan.policy
@@ -475,6 +491,8 @@ def understand(error: Exception, phase: Phase) -> Failure | None:
         return Failure(name, "policy", str(error), retry=error.retryable)
     if phase == "policy" and not isinstance(error, UsageError):
         return Failure(name, "policy", str(error))
+    if isinstance(error, ReplayError):
+        return Failure(name, "reset", str(error))
     if phase == "reset" and isinstance(error, SandboxError):
         return Failure(name, "reset", str(error), retry=error.retryable)
     if phase == "reset" and isinstance(error, TaskError):

@@ -5,14 +5,21 @@ import time
 
 import gymnasium
 
-from ..envs import ToolEnv
+from ..envs import EpisodeCheckpoint, ToolEnv
 from ..errors import PolicyError, UsageError
 from ..logs import log_as
 from ..spaces import Info
 from ..trajectories import Trajectory, Usage
 from ..types import JsonObject
 from ..wrappers import RecordTrajectory
-from .policies import EpisodeSettings, Player, Policy, PolicyReport, ReportingPolicy
+from .policies import (
+    EpisodeSettings,
+    Player,
+    Policy,
+    PolicyReport,
+    ReportingPolicy,
+    check_resumes,
+)
 from .policies.base import Phase, RunningEpisode
 from .progress import RolloutBudget
 
@@ -46,7 +53,8 @@ def play(
         SandboxError: The sandbox did not start.
         TaskError: The task is broken.
         PolicyError: The policy's model did not answer. Other exceptions of a policy are raised too.
-        UsageError: The options name a checkpoint, and the policy is a model or an agent, which would not see the task.
+        UsageError: The options name a checkpoint, and the policy cannot continue an episode; see `ResumingPolicy`.
+        ReplayError: The replay of a checkpoint's actions gave another observation.
     """
     return make_episode(env, policy, EpisodeSettings(budget or RolloutBudget())).play(seed=seed, options=options)
 
@@ -70,10 +78,12 @@ class RecordedEpisode(abc.ABC):
         self._recorder = RecordTrajectory(env)
         self._settings = settings
         self._started = time.monotonic()
+        self._point: EpisodeCheckpoint | None = None
 
     def play(self, *, seed: int | None = None, options: Info | None = None) -> Trajectory:
         """Run the episode to its end. Raises the same errors as `swe_gym.rollout.play`."""
-        if (options or {}).get("checkpoint") is not None:
+        self._point = EpisodeCheckpoint.among(options)
+        if self._point is not None:
             self._check_branch()
         observation, info = self._recorder.reset(seed=seed, options=options)
         if self._settings.on_start is not None:
@@ -118,15 +128,14 @@ class LiveEpisode(RecordedEpisode):
         self._last_seconds = 0.0
 
     def _check_branch(self) -> None:
-        if isinstance(self._policy, ReportingPolicy):
-            raise UsageError(
-                f"{type(self._policy).__name__} takes no history, so it would not see the task of a branch: step the "
-                "environment yourself, with the messages of ChatMessages, or leave the option 'checkpoint' out"
-            )
+        check_resumes(self._policy)
 
     def _play_turns(self, observation: str, info: Info) -> None:
         self.phase = "policy"
         self._policy.reset(info)
+        if self._point is not None:
+            longest = self._tool_env.config["max_observation"]
+            check_resumes(self._policy).resume(self._point.answered(longest), self._point.tokens)
         over = False
         while not over:
             action = self._ask(observation)

@@ -7,10 +7,11 @@ import re
 
 from pydantic import Field
 
-from ..envs import SweEnv
+from ..envs import EpisodeCheckpoint, SweEnv
 from ..errors import UsageError, unknown_name
 from ..trajectories.run_folder import EpisodeKey
 from ..types import Frozen, Json, JsonObject
+from .policies import POLICIES, check_resumes
 from .progress import RolloutBudget
 
 _PRIVATE = re.compile(r"(.*[_-])?(key|keys|url|token|secret|password|headers|authorization)")
@@ -34,6 +35,7 @@ class Plan(Frozen):
         agent_options: Options of the agent.
         budget: Budget of one episode, beyond `max_turns` and `time_limit` of the environment.
         seed: Seed from which the seed of each attempt derives.
+        checkpoint: Point at which every episode starts. Only its task is played.
     """
 
     source: str
@@ -47,6 +49,7 @@ class Plan(Frozen):
     agent_options: JsonObject = {}
     budget: RolloutBudget = RolloutBudget()
     seed: int = 0
+    checkpoint: EpisodeCheckpoint | None = None
 
     def make_env(self) -> SweEnv:
         """Make an environment; nothing starts.
@@ -66,9 +69,11 @@ class Plan(Frozen):
         """Return everything that determines the episodes, defaults included, without keys and URLs.
 
         Raises:
-            UsageError: An argument of the environment is invalid, or a cache of answers would change the episodes.
+            UsageError: An argument of the environment is invalid, a cache of answers would change the episodes, or they
+                cannot start at the checkpoint.
         """
         self._check_cache()
+        self._check_branch()
         agent = {"agent": self.agent, "agent_options": without_secrets(self.agent_options)} if self.agent else {}
         return {
             "env": self.make_env().config,
@@ -77,7 +82,30 @@ class Plan(Frozen):
             "budget": self.budget.model_dump(),
             "seed": self.seed,
             **agent,
+            **({"checkpoint": self._name_point(self.checkpoint)} if self.checkpoint else {}),
         }
+
+    @staticmethod
+    def _name_point(point: EpisodeCheckpoint) -> JsonObject:
+        return {"id": point.id, "origin": point.origin, "task_id": point.task_id, "turn": point.turn}
+
+    def _check_branch(self) -> None:
+        """Check that every episode can start at the checkpoint.
+
+        Raises:
+            UsageError: An agent or a policy would have to continue it that cannot, or there are other tasks.
+        """
+        if self.checkpoint is None:
+            return
+        if self.agent:
+            raise UsageError(
+                f"the agent {self.agent!r} cannot continue an episode: leave out the agent or the checkpoint"
+            )
+        if self.tasks != (self.checkpoint.task_id,):
+            raise UsageError(f"the checkpoint is of task {self.checkpoint.task_id}: the plan's tasks must be this one")
+        kind = POLICIES.load(self.policy)
+        if isinstance(kind, type):
+            check_resumes(kind, f"the policy {self.policy!r}")
 
     def _check_cache(self) -> None:
         """Refuse a cache of answers where they would not be those of the same episode.

@@ -283,7 +283,8 @@ class Trajectory(Frozen):
         tools: Tools of the policy, or those of an agent's main conversation.
         seed: Seed of `reset`.
         started: Date and time (UTC, ISO 8601) of the start; empty outside a run.
-        parent: `id` of the checkpoint that the episode started from; empty if that was the start of the task.
+        parent: `id` of the checkpoint that the episode started from, or recorded episode and turn that it continues
+            ("RUN/TASK/ATTEMPT:TURN"); empty if it started at its task.
         branch_turn: Turns before that checkpoint. They are not among `turns`.
         observation: Observation of `reset`.
         turns: The steps in order.

@@ -87,7 +87,7 @@ def test_doctor_fails_if_nothing_can_run(cli, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_bench_measures_the_machine(cli) -> None:
-    result = cli("bench", "sandbox", "--rounds", 5, "--live", 3)
+    result = cli("bench", "sandbox", "--rounds", 5)
     assert (result.status, result.err) == (0, "")
     assert f"isolation {best_tier()}; times are medians of 5" in result.out
     for what in (

@@ -3,6 +3,7 @@
 import base64
 import json
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ from gymnasium.error import ResetNeeded
 
 from swe_gym.envs import EpisodeCheckpoint, SweEnv
 from swe_gym.envs.checkpoint import start_of_task
-from swe_gym.errors import FileError, UsageError
+from swe_gym.errors import FileError, ReplayError, SandboxError, UsageError
 from swe_gym.rollout import play as play_episode
-from swe_gym.rollout.policies.base import PolicyReport
 from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.rollout.replay import replay_trajectory
 from swe_gym.sandboxes import Snapshot
@@ -133,13 +133,68 @@ def test_a_menu_of_a_branch_has_what_was_left(make: Any) -> None:
 
 
 def test_a_policy_without_history_plays_no_branch(point: EpisodeCheckpoint, make: Any) -> None:
-    class Talker(ScriptedPolicy):
-        def report(self) -> PolicyReport:
-            return PolicyReport()
+    class Talker:
+        def reset(self, info: Any) -> None: ...
 
-    with pytest.raises(UsageError, match="Talker takes no history"):
-        play_episode(make(), Talker([act("submit")]), options={"checkpoint": point})
+        def act(self, observation: str) -> str:  # noqa: ARG002
+            return act("submit")
+
+    with pytest.raises(UsageError, match="Talker cannot continue an episode"):
+        play_episode(make(), Talker(), options={"checkpoint": point})
     assert play_episode(make(), ScriptedPolicy([act("submit")]), options={"checkpoint": point}).parent == point.id
+
+
+def test_actions_are_played_again_with_programs_and_without_a_note(make: Any) -> None:
+    """A replay restores what no file holds, and counts the time that the episode took, not its own."""
+    parent, child = make(), make(max_turns=4)
+    parent.reset(seed=3)
+    background = act("bash", command="(sleep 60 & echo $! > pid); echo 1 > one")
+    last = play(parent, *WORK[:2], background)
+    point = parent.checkpoint()
+    for checkpoint, options in (
+        (tamper(point, seconds=700.0), {"restore": "replay"}),
+        (tamper(point, seconds=700.0, files=b"", start={}), {}),
+    ):
+        observation, info = child.reset(options={"checkpoint": checkpoint, **options})
+        assert (observation, info["turn"]) == (last, 3)
+        assert child.stats["seconds"]["tools"] == 0
+        assert 1000 < child.deadline - time.monotonic() <= 1100
+        assert child.stats["parent"] == checkpoint["id"]
+        observation, *_, info = child.step(act("bash", command="kill -0 $(cat pid) && cat one"))
+        assert (observation.split("\n")[0], info["limit"]) == ("1", "turns")
+    with pytest.raises(UsageError, match="has no files"):
+        child.reset(options={"checkpoint": tamper(point, files=b""), "restore": "files"})
+    with pytest.raises(UsageError, match="way to restore a checkpoint: 'copy'"):
+        child.reset(options={"checkpoint": point, "restore": "copy"})
+
+
+def test_a_replay_stops_at_the_first_byte_that_differs(make: Any) -> None:
+    env = make()
+    env.reset(seed=3)
+    play(env, act("bash", command="echo same; date +%N"), act("listdir"))
+    point = env.checkpoint()
+    with pytest.raises(ReplayError, match=r"turn 1: observation differs at byte [5-9]\b(.|\n)*recorded: 'same"):
+        env.reset(options={"checkpoint": point, "restore": "replay"})
+    with pytest.raises(ResetNeeded):
+        env.step(act("listdir"))
+    env.reset(options={"checkpoint": tamper(point, ignore=(r"\d{3,}",)), "restore": "replay"})
+    with pytest.raises(ReplayError, match="reset: observation differs at byte 0"):
+        env.reset(options={"checkpoint": tamper(point, observation="another task"), "restore": "replay"})
+    ends = tamper(point, actions=(act("submit"), act("listdir")), observations=("The work was submitted.", ""))
+    with pytest.raises(ReplayError, match=r"turn 1 ended the episode \(submitted\), unlike before"):
+        env.reset(options={"checkpoint": ends, "restore": "replay"})
+
+
+def test_a_sandbox_that_fails_in_a_replay_may_be_tried_again(make: Any) -> None:
+    options = {"files": {"a": ""}, "faults": [{"at": "exec", "error": "SandboxLost"}]}
+    env = make(backend="fake", sandbox_options={"options": options})
+    first, _ = env.reset(seed=3)
+    point = EpisodeCheckpoint(
+        task_id=env.task.task_id, turn=1, observation=first, actions=(act("bash", command="ls"),), observations=("a",)
+    ).named()
+    with pytest.raises(SandboxError, match="failed when turn 1 was played again: SandboxLost") as error:
+        env.reset(options={"checkpoint": point})
+    assert error.value.retryable
 
 
 class Unmarked(LocalSandbox):

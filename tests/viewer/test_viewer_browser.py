@@ -87,6 +87,25 @@ def test_an_episode_reads_as_a_conversation(pages: Pages, url: str) -> None:
     assert pages.complaints == []
 
 
+def test_a_branch_links_to_the_turn_that_it_continues(pages: Pages, tmp_path: Path) -> None:
+    branch = trajectory("b-2").model_copy(update={"parent": "first/a-1/0:2", "branch_turn": 2})
+    fork = trajectory("c-3").model_copy(update={"parent": "0123456789abcdef", "branch_turn": 4})
+    other = trajectory("d-4").model_copy(update={"parent": "gone/a/b/0:2", "branch_turn": 2})
+    write_run(tmp_path / "runs/first", trajectory("a-1", turns=3))
+    write_run(tmp_path / "runs/second", branch, fork, other)
+    with ViewServer(tmp_path / "runs") as server:
+        page = pages(f"{server.url}#/second/c-3/0", shows=".episode")
+        assert "continues\na checkpoint after turn 4 (01234567)" in page.locator("dl.facts").inner_text()
+        page = pages(f"{server.url}#/second/d-4/0", shows=".episode")
+        until_text(page, "dl.facts", "a/b, attempt 0 of gone, after turn 2")
+        assert not page.locator("dl.facts a").count()
+        page = pages(f"{server.url}#/second/b-2/0", shows=".episode dl.facts a")
+        page.locator("dl.facts a", has_text="a-1, attempt 0 of first, after turn 2").click()
+        until_text(page, "main h2", "a-1")
+        assert page.evaluate("location.hash") == "#/first/a-1/0/2"
+    assert pages.complaints == []
+
+
 LOADED = "document.querySelectorAll('.turn .body:not(:empty)').length"
 """The number of turns whose texts are in the page."""
 

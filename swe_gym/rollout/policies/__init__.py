@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .base import Player as Player
     from .base import PolicyReport as PolicyReport
     from .base import ReportingPolicy as ReportingPolicy
+    from .base import ResumingPolicy as ResumingPolicy
+    from .base import check_resumes as check_resumes
     from .gold import GoldPolicy as GoldPolicy
     from .human import HumanPolicy as HumanPolicy
     from .llm import TOKENS_PER_CHARACTER as TOKENS_PER_CHARACTER
@@ -53,10 +55,12 @@ __all__ = [
     "PolicyFactory",
     "PolicyReport",
     "ReportingPolicy",
+    "ResumingPolicy",
     "ScriptedPolicy",
     "ServerFacts",
     "action_of",
     "check_policy",
+    "check_resumes",
     "check_server",
     "is_native",
     "make_players",

@@ -4,7 +4,7 @@ The episode of a policy may run elsewhere: `HostedPolicy` asks the driver for ea
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
@@ -64,6 +64,34 @@ class ReportingPolicy(Protocol):
     def report(self) -> PolicyReport:
         """Return the usage of the last action and the conversation so far."""
         ...
+
+
+@runtime_checkable
+class ResumingPolicy(Protocol):
+    """A policy that can continue an episode which others played until then: only such a policy plays a branch."""
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:
+        """Take over the turns before the branch, after `reset`. `act` gets the observation of the last one.
+
+        Args:
+            turns: What the policy of each turn saw, and its action on it. The first observation is the task.
+            tokens: Token ids of the conversation up to the last action, as they were sampled; empty if unknown.
+        """
+        ...
+
+
+def check_resumes(policy: object, name: str = "") -> ResumingPolicy:
+    """Return a policy, or its class, that can continue an episode.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if isinstance(policy, ResumingPolicy):
+        return policy
+    raise UsageError(
+        f"{name or type(policy).__name__} cannot continue an episode, as it has no method `resume` that takes the "
+        "turns before: choose another policy, or start at the task"
+    )
 
 
 Phase = Literal["reset", "policy", "step", "over"]
@@ -185,6 +213,10 @@ class HostedPolicy:
     def reset(self, info: Info) -> None:
         """Make the policy at the driver."""
         self._link.ask(("reset", info))
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:
+        """Give the earlier turns to the driver's policy."""
+        self._link.ask(("resume", turns, tokens))
 
     def act(self, observation: str) -> str:
         """Return the action of the driver's policy.

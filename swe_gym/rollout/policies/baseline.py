@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import gymnasium
 
@@ -46,16 +46,21 @@ class BaselinePolicy:
         self._env = swe_env(env)
         self._tools = {spec.name: spec for spec in self._env.tools}
         self._plan: Plan | None = None
+        self._issue = ""
         submit_call(self._env)  # raises now if no tool submits
 
     def reset(self, info: Info) -> None:  # noqa: ARG002  the issue says all
         """Start a new plan with the next observation."""
-        self._plan = None
+        self._plan, self._issue = None, ""
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:  # noqa: ARG002
+        """Start a new plan with the task."""
+        self._issue = turns[0][0] if turns else ""
 
     def act(self, observation: str) -> str:
         """Return the next call of the plan."""
         if self._plan is None:
-            self._plan = self._engineer(observation)
+            self._plan = self._engineer(self._issue or observation)
             call = next(self._plan)
         else:
             try:

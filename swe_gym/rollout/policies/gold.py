@@ -4,7 +4,7 @@ import base64
 import io
 import itertools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import gymnasium
 
@@ -41,6 +41,9 @@ class GoldPolicy:
         """
         calls = _gold_calls(self._env)
         self._calls = itertools.chain([next(calls, submit_call(self._env))], calls)
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:
+        """Do nothing: it solves the task from what others left."""
 
     def act(self, observation: str) -> str:  # noqa: ARG002  it does not look
         """Return the next call; one of a step of the task is made once that has begun."""
@@ -104,6 +107,7 @@ class ExpertPolicy:
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
         self._env = tool_env(env)
         self._script: ScriptedPolicy | None = None
+        self._actions: list[str] = []
 
     def reset(self, info: Info) -> None:
         """Compute the calls for the task of this episode.
@@ -112,8 +116,13 @@ class ExpertPolicy:
             UsageError: The task is not a generated one.
         """
         calls = [*expert_calls(info["task_id"]), *ending(self._env)]
-        self._script = ScriptedPolicy(render(self._env, call) for call in calls)
-        self._script.reset(info)
+        self._actions = [render(self._env, call) for call in calls]
+        self._script = ScriptedPolicy(self._actions)
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:  # noqa: ARG002
+        """Leave out the calls that were made before."""
+        made = [action for _, action in turns]
+        self._script = ScriptedPolicy([one for one in self._actions[:-1] if one not in made] + self._actions[-1:])
 
     def act(self, observation: str) -> str:
         """Return the next call."""

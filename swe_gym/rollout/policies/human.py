@@ -1,7 +1,7 @@
 """A policy that asks a person at the terminal."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gymnasium
 from rich.console import Console
@@ -56,13 +56,15 @@ class HumanPolicy:
         self._first = True
         self._console.print(Text(f"Task {info['task_id']}\n", style="bold"))
 
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:  # noqa: ARG002
+        """Show the task and the turns before."""
+        for observation, action in turns:
+            self._show(observation)
+            self._console.print(Text(f"> {action}", style="dim"))
+
     def act(self, observation: str) -> str:
         """Show the observation and ask until the person types a valid call."""
-        if self._first:
-            self._welcome(observation)
-            self._first = False
-        else:
-            self._console.out(observation.removesuffix("\n"))
+        self._show(observation)
         while True:
             try:
                 if line := self._ask_line():
@@ -71,6 +73,13 @@ class HumanPolicy:
                     return render(self._env, call)
             except UsageError as error:
                 self._console.print(str(error), style="yellow")
+
+    def _show(self, observation: str) -> None:
+        if self._first:
+            self._welcome(observation)
+            self._first = False
+        else:
+            self._console.out(observation.removesuffix("\n"))
 
     def _welcome(self, observation: str) -> None:
         if self._console.is_terminal:

@@ -8,15 +8,16 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any, Literal
 
 import gymnasium
 from pydantic import Field, PrivateAttr, SecretStr
 
-from ...actions import describe_tools
+from ...actions import describe_tools, parse_action, render_call
 from ...envs import ToolEnv
-from ...errors import PolicyError, UsageError
+from ...errors import ActionError, PolicyError, UsageError
 from ...spaces import Info
 from ...trajectories import ModelServer, PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
@@ -215,7 +216,7 @@ class LLMPolicy:
     def __init__(
         self, env: gymnasium.Env[str, str], options: LLMPolicies, client: ChatClient, seed: int | None = None
     ) -> None:
-        own = tool_env(env)
+        own = self._env = tool_env(env)
         self._options = options
         self._client = client
         self._native = is_native(options.calls, own.config["action_format"])
@@ -232,6 +233,13 @@ class LLMPolicy:
         self._turn = 0
         self._context = self._options.context
         self._density = TOKENS_PER_CHARACTER
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:  # noqa: ARG002  the server's
+        """Begin the conversation with the earlier turns, as if the model had answered in them."""
+        for number, (observation, action) in enumerate(turns):
+            self._history.observed(observation)
+            self._history.answered(message_of(action, self._env, native=self._native, call_id=f"call_{number}"))
+        self._turn = len(turns)
 
     def act(self, observation: str) -> str:
         """Return the model's answer to an observation.
@@ -354,3 +362,40 @@ def action_of(message: JsonObject) -> str:
     text: str = message["content"] or ""
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return f"<think>\n{reasoning}\n</think>\n\n{text}" if reasoning else text
+
+
+def message_of(action: str, env: ToolEnv, *, native: bool, call_id: str) -> JsonObject:
+    """Return an action as a message of the model: the reverse of `action_of`, also for actions in other formats.
+
+    Args:
+        action: The action. One without a valid call, or that cannot be written in the format, is a text.
+        env: The environment whose tools it uses.
+        native: Whether the model calls tools through the server's API.
+        call_id: Id of the call if the action has none.
+    """
+    message = _as_message(action)
+    if native and message is not None:
+        return message
+    try:
+        parsed = parse_action(action, env.tools, format=env.config["action_format"])
+        call = parsed.call if native else parsed.call.model_copy(update={"call_id": None})
+        if native:
+            call = call.model_copy(update={"call_id": call.call_id or call_id})
+            made: JsonObject = json.loads(render_call(call, "openai"))
+            return {**made, "content": parsed.thought or None}
+        if message is not None:
+            text = render_call(call, env.config["action_format"])
+            return {"role": "assistant", "content": "\n\n".join(filter(None, [parsed.thought, text]))}
+    except (ActionError, UsageError):
+        pass
+    return {"role": "assistant", "content": action}
+
+
+def _as_message(action: str) -> JsonObject | None:
+    """Return the message with tool calls that an action is; None if it is another text."""
+    try:
+        found = json.loads(action)
+    except (ValueError, RecursionError):
+        return None
+    calls = found.get("tool_calls") if isinstance(found, dict) else None
+    return {**found, "role": "assistant"} if calls and isinstance(calls, list) else None

@@ -1,7 +1,7 @@
 """Policies without a model: fixed actions, and random ones."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import gymnasium
 
@@ -29,6 +29,9 @@ class ScriptedPolicy:
         """Start from the first action."""
         self._next = 0
 
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:
+        """Do nothing: the first action follows the earlier turns."""
+
     def act(self, observation: str) -> str:  # noqa: ARG002  a script does not look
         """Return the next action."""
         action = self._actions[min(self._next, len(self._actions) - 1)]
@@ -49,6 +52,9 @@ class EmptyPolicy:
 
     def reset(self, info: Info) -> None:
         """Do nothing: there is no state."""
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:
+        """Do nothing: it submits what others did."""
 
     def act(self, observation: str) -> str:  # noqa: ARG002  it does not look
         """Submit."""
@@ -78,6 +84,9 @@ class RandomPolicy:
         """Start over."""
         self._space.seed(self._seed)
         self._left = self._turns
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:
+        """Do nothing: its calls follow the earlier turns."""
 
     def act(self, observation: str) -> str:  # noqa: ARG002  it does not look
         """Return a random call, and at the end `submit`."""

@@ -210,15 +210,24 @@ class TokenConversation:
         template: Chat template of the sampling model.
         messages: Messages before the first answer.
         append_only: Never render earlier messages again: one segment, even if the template would rewrite history.
+        tokens: Token ids of `messages` if the last one is an earlier answer, as it was sampled: `tell` comes next.
     """
 
-    def __init__(self, template: ChatTemplate, messages: Sequence[JsonObject], *, append_only: bool = False) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        messages: Sequence[JsonObject],
+        *,
+        append_only: bool = False,
+        tokens: Sequence[int] = (),
+    ) -> None:
         self._template = template
         self._append_only = append_only
         self._messages = list(messages)
         self._done: list[Segment] = []
-        self._begin(template.encode(template.render(self._messages)))
-        self._end = ""  # the text of the token that ended the last answer
+        self._begin(list(tokens) or template.encode(template.render(self._messages)))
+        end = template.decode(tokens[-1:])
+        self._end = end if template.closing.startswith(end) else ""  # the text of the token that ended the last answer
 
     def _begin(self, prompt: list[int]) -> None:
         self._ids = prompt
@@ -345,11 +354,23 @@ class TokenPolicy:
         self._conversation: TokenConversation | None = None
         self._usage = Usage()
         self._turn = 0
+        self._earlier: list[JsonObject] = []
 
     def reset(self, info: Info) -> None:  # noqa: ARG002  the same for every task
         """Start a conversation."""
         self._conversation = None
         self._turn = 0
+        self._earlier = [_system(self._system)]
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:
+        """Take over the turns before a branch. Their tokens have mask 0."""
+        for observation, action in turns:
+            self._earlier += [_user(observation), self._template.answer(action)]
+        self._turn = len(turns)
+        if tokens:
+            self._conversation = TokenConversation(
+                self._template, self._earlier, append_only=self._append_only, tokens=tokens
+            )
 
     def act(self, observation: str) -> str:
         """Sample the next answer.
@@ -374,7 +395,7 @@ class TokenPolicy:
     def _hear(self, observation: str) -> TokenConversation:
         if self._conversation is None:
             self._conversation = TokenConversation(
-                self._template, [_system(self._system), _user(observation)], append_only=self._append_only
+                self._template, [*self._earlier, _user(observation)], append_only=self._append_only
             )
         else:
             self._conversation.tell(_user(observation))

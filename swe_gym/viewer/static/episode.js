@@ -149,6 +149,7 @@ function factsView(episode, row) {
     ["conversation shortened", used.shortened ? plural(used.shortened, "time") : ""],
     ["signs of cheating", episode.info.cheat_signs || ""],
     ["seed", episode.seed ?? ""],
+    ["continues", parentView(episode)],
     ["started", episode.started.slice(0, 19).replace("T", " ")],
     [
       "token segments",
@@ -162,8 +163,18 @@ function factsView(episode, row) {
     { class: "facts" },
     facts
       .filter(([, value]) => value !== "")
-      .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))),
+      .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value.nodeType ? value : String(value)))),
   );
+}
+
+/** The episode and turn from which this one continues, as a link if its run is open; empty if it began at the task. */
+function parentView(episode) {
+  if (!episode.parent) return "";
+  const [, name, task, attempt, turn] = /^([^/]+)\/(.+)\/(\d+):(\d+)$/.exec(episode.parent) ?? [];
+  if (name === undefined) return `a checkpoint after turn ${episode.branch_turn} (${episode.parent.slice(0, 8)})`;
+  const words = `${task}, attempt ${attempt} of ${name}, after turn ${turn}`;
+  const known = runs.many ? runs.byName.has(name) : name === run.folder;
+  return known ? el("a", { href: addressTo(name, task, attempt, turn) }, words) : words;
 }
 
 // --- one attempt --------------------------------------------------------------------------------------------------
