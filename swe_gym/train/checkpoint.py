@@ -25,6 +25,7 @@ from .async_collect import End
 from .collect import TrainSlot
 from .config import TrainConfig, make_config
 from .model import is_full
+from .prefixes import Prefixes
 
 if TYPE_CHECKING:  # it imports this module
     from .learner import Learner
@@ -223,6 +224,7 @@ class RunState:
         shuffle: Random number generator that draws minibatches.
         in_flight: Episodes that were drawn and not trained on when the run was saved, and how they ended.
         rates: What the policy has solved so far, for the Thompson curriculum.
+        prefixes: Successes from which failed groups start again.
     """
 
     def __init__(self, seed: int) -> None:
@@ -232,6 +234,7 @@ class RunState:
         self.shuffle = torch.Generator().manual_seed(seed)
         self.in_flight: list[tuple[TrainSlot, End]] = []
         self.rates = PassRates()
+        self.prefixes = Prefixes()
         self._minutes_before = 0.0
         self._started = time.monotonic()
 
@@ -275,6 +278,7 @@ class RunState:
                 "minutes": self.minutes,
                 "drawn": self.drawn,
                 "pass_rates": self.rates.counts,
+                "prefixes": self.prefixes.facts(),
                 "in_flight": [slot for slot, _ in self.in_flight],
                 "lost": [[index, *end] for index, end in enumerate(ends) if isinstance(end, Failure)],
             },
@@ -296,6 +300,7 @@ class RunState:
         set_random_state(facts["cursor"], self.tasks)
         self.drawn = facts["drawn"]
         self.rates = PassRates(facts.get("pass_rates"))
+        self.prefixes = Prefixes(facts.get("prefixes"), self.prefixes.ignore)
         ends: dict[int, End] = dict(checkpoint.waiting())
         ends |= {index: Failure(*fields) for index, *fields in facts["lost"]}
         self.in_flight = [(TrainSlot(*slot), ends.get(index)) for index, slot in enumerate(facts["in_flight"])]

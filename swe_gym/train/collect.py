@@ -18,8 +18,8 @@ from typing import NamedTuple
 import gymnasium
 
 from .. import envs
-from ..envs import SweEnv
-from ..errors import PolicyError, SandboxError, TaskError, UsageError
+from ..envs import EpisodeCheckpoint, SweEnv
+from ..errors import PolicyError, ReplayError, SandboxError, TaskError, UsageError
 from ..gateway import Renderer
 from ..gateway.agents import Agent, make_agent
 from ..rollout import CLOSE_TIMEOUT, DriverLink, EpisodeJob, EpisodePool, Failure
@@ -35,6 +35,9 @@ GRACE = 1.0
 
 MakePolicy = Callable[[gymnasium.Env[str, str]], Policy | Player]
 
+_LOST = (PolicyError, ReplayError, SandboxError, TaskError)
+"""Errors that lose an episode."""
+
 _PARTS = ("start", "tools", "grading", "policy")
 ACTIVITIES = (*_PARTS, "rest", "lost")
 """What the threads of episodes do; names in `PlayedBatch.seconds`."""
@@ -49,11 +52,13 @@ class TrainSlot(NamedTuple):
         task_id: Task id.
         group: Number of the task in its batch. Attempts at one task form a group.
         seed: Sampling seed.
+        point: Point of another episode at which it starts; None for the start of the task.
     """
 
     task_id: str
     group: int
     seed: int
+    point: EpisodeCheckpoint | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ class TrainEpisodeJob(EpisodeJob[int]):
 
     def understand(self, error: Exception) -> Failure | None:
         """Return the failure that an error means. Other errors of the sampler are raised and end the training."""
-        return super().understand(error) if isinstance(error, PolicyError | SandboxError | TaskError) else None
+        return super().understand(error) if isinstance(error, _LOST) else None
 
     def work(self) -> _EpisodeWork | None:
         """Return the episode as data."""
@@ -145,8 +150,9 @@ class _EpisodeWork(NamedTuple):
     def episode(self, policy: MakePolicy, losses: list[Trajectory]) -> TrainEpisodeJob:
         """Make the episode with a policy."""
         env = make_env(self.config, self.options)
-        task_id, seed = self.slot.task_id, self.slot.seed
-        episode = TrainEpisodeJob(self.place, self.number, env, policy, task_id=task_id, seed=seed, losses=losses)
+        slot = self.slot._asdict()
+        del slot["group"]
+        episode = TrainEpisodeJob(self.place, self.number, env, policy, losses=losses, **slot)
         episode.data = self
         return episode
 

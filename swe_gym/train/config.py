@@ -269,6 +269,28 @@ class AlgorithmConfig(Frozen):
         return self
 
 
+class CollectConfig(Frozen):
+    """How training episodes start; `prefixes` has the formulas.
+
+    Attributes:
+        prefixes: Play a group of which no episode was resolved again, from a point of an earlier success of its task.
+            The length of the prefix is steered to a pass rate of 1/2 (Prefix Sampling, arXiv 2605.05112).
+        demonstrations: Run folder of `swe-gym rollout`, or a trajectory file, whose resolved episodes are successes of
+            tasks that this run has not resolved. Their environment must be that of training.
+        ignore: Regular expressions of text that may differ when actions are played again, such as "in [0-9.]+s".
+    """
+
+    prefixes: bool = False
+    demonstrations: str = ""
+    ignore: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_prefixes(self) -> Self:
+        if not self.prefixes and (self.demonstrations or self.ignore):
+            raise ValueError("collect.demonstrations and collect.ignore are for prefixes: set collect.prefixes = true")
+        return self
+
+
 class OptimConfig(Frozen):
     """The AdamW optimizer.
 
@@ -364,6 +386,7 @@ class TrainConfig(Frozen):
     env: EnvConfig = EnvConfig()
     generation: GenerationConfig = GenerationConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
+    collect: CollectConfig = CollectConfig()
     optim: OptimConfig = OptimConfig()
     sft: SFTConfig = SFTConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -393,6 +416,13 @@ class TrainConfig(Frozen):
             raise ValueError(
                 f"optim.max_tokens_per_microbatch ({self.optim.max_tokens_per_microbatch}) is less than "
                 f"generation.max_context ({generation.max_context}): a long episode would not fit"
+            )
+        if self.collect.prefixes and (algorithm.async_rollout or algorithm.advantage == "gae" or self.env.agent):
+            wrong = "env.agent" if self.env.agent else "algorithm.async_rollout"
+            wrong = "algorithm.advantage 'gae'" if algorithm.advantage == "gae" else wrong
+            raise ValueError(
+                f"collect.prefixes plays groups again before an update, from points that the model continues, which "
+                f"{wrong} does not do: leave out one of both"
             )
         if generation.backend == "hf" and algorithm.async_rollout:
             raise ValueError(

@@ -23,6 +23,7 @@ from .checkpoint import Checkpoints, RunState, check_folder
 from .collect import (
     Collector,
     PlayedBatch,
+    TrainSlot,
     check_tasks,
     episode_rows,
     evaluation_slots,
@@ -35,9 +36,10 @@ from .learner import Learner, OldLogprobs, Targets, load_learner, load_tokenizer
 from .log import Log, make_tracker
 from .model import explain_writing
 from .objective import estimator, explained_variance, gae, nonzero_variance, whiten
+from .prefixes import Prefixes, find_failed
 from .ranks import Ranks, open_ranks
 from .sampler import SyncedSampler, TrainingStopped, check_logprob_diff, mismatch, sync_weights
-from .sft import run_sft
+from .sft import resolved_episodes, run_sft
 
 logger = logging.getLogger(__name__)
 
@@ -80,18 +82,26 @@ def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, stat
 
 
 def rollout_metrics(played: PlayedBatch) -> JsonObject:
-    """Return the metrics of the episodes themselves."""
-    count = len(played.trajectories)
+    """Return the metrics of the episodes themselves. Those that start at a prefix are counted apart."""
+    started = [one for one in played.trajectories if not one.parent]
+    count = len(started)
     metrics: JsonObject = {"episodes": count, "lost": len(played.lost), "first_lost": next(iter(played.lost), "")}
     metrics["played"] = episode_rows(played.trajectories)
     if count:
-        turns = [turn for one in played.trajectories for turn in one.turns]
+        turns = [turn for one in started for turn in one.turns]
         metrics |= {
-            "reward": sum(one.reward for one in played.trajectories) / count,
+            "reward": sum(one.reward for one in started) / count,
             "turns": len(turns) / count,
-            "tokens_per_episode": sum(one.usage.completion_tokens for one in played.trajectories) / count,
-            "frac_cut": sum(map(is_cut, played.trajectories)) / count,
+            "tokens_per_episode": sum(one.usage.completion_tokens for one in started) / count,
+            "frac_cut": sum(map(is_cut, started)) / count,
             "calls_valid": sum(bool(turn.tool) for turn in turns) / len(turns) if turns else math.nan,
+        }
+    if branches := [one for one in played.trajectories if one.parent]:
+        metrics |= {
+            "prefix_episodes": len(branches),
+            "prefix_turns": sum(one.branch_turn for one in branches) / len(branches),
+            "prefix_resolved": sum(one.resolved for one in branches) / len(branches),
+            "prefix_tokens_per_episode": sum(one.usage.completion_tokens for one in branches) / len(branches),
         }
     return metrics
 
@@ -222,6 +232,7 @@ class Trainer:
             self.log.close(failed=True)
             raise
         self.state = RunState(config.run.seed)
+        self.state.prefixes = Prefixes(ignore=config.collect.ignore)
         self._generator: SyncedSampler | None = None
         self._ahead: AsyncCollector | None = None
         self._repeated: dict[int, list[int]] = {}  # update -> its groups, for updates after the checkpoint
@@ -274,6 +285,9 @@ class Trainer:
         # A server that does not start costs no SFT.
         generator = self._generator = SyncedSampler(make_generator(self.config.generation, self.model, self.tokenizer))
         if not resumed:
+            if self.config.collect.demonstrations:
+                shown = resolved_episodes(self.config.collect.demonstrations, setting="collect.demonstrations")
+                self.state.prefixes.add_demonstrations(shown)
             (self.folder / REFERENCE).unlink(missing_ok=True)  # left by a run without a checkpoint
             self._sft()
             self._save()
@@ -398,6 +412,28 @@ class Trainer:
             more = train.play(slots, temperature=self.config.generation.temperature)
             self.state.rates.add(more.trajectories)
             played = played.join(more)
+            if self.config.collect.prefixes:
+                played = played.join(self._play_prefixes(train, more, size))
+        return played
+
+    def _play_prefixes(self, train: Collector, started: PlayedBatch, size: int) -> PlayedBatch:
+        """Play the groups that failed again, from points of earlier successes of their tasks."""
+        prefixes = self.state.prefixes
+        prefixes.add(started.trajectories)
+        failed = find_failed(started.trajectories, started.groups)
+        points = {task_id: prefixes.point(task_id) for task_id in failed.values() if task_id in prefixes.found}
+        again = {-1 - group: task_id for group, task_id in failed.items() if task_id in points}
+        slots = [
+            TrainSlot(task_id, group, self.state.tasks.getrandbits(31), points[task_id])
+            for group, task_id in again.items()
+            for _ in range(size)
+        ]
+        if not slots:
+            return PlayedBatch.of([], {})
+        played = train.play(slots, temperature=self.config.generation.temperature)
+        for group, task_id in again.items():
+            pairs = zip(played.trajectories, played.groups, strict=True)
+            prefixes.steer(task_id, [one.resolved for one, own in pairs if own == group])
         return played
 
     def _evaluate(self, held_out: Collector) -> None:

@@ -135,12 +135,15 @@ def demonstrations(
     return found
 
 
-def resolved_episodes(path: str | os.PathLike[str], per_task: int = 0) -> list[Trajectory]:
+def resolved_episodes(
+    path: str | os.PathLike[str], per_task: int = 0, setting: str = "sft.trajectories"
+) -> list[Trajectory]:
     """Return the resolved episodes of a run, for rejection sampling.
 
     Args:
         path: A run folder of `swe-gym rollout`, or a trajectory file.
         per_task: Maximum distinct episodes per task, fewest invalid calls and shortest first. 0 takes all.
+        setting: Name of the setting that holds the path, for errors.
 
     Raises:
         UsageError: The run is missing, or none of its episodes is resolved.
@@ -152,7 +155,7 @@ def resolved_episodes(path: str | os.PathLike[str], per_task: int = 0) -> list[T
             found.append(trajectory)
     if not found:
         raise UsageError(
-            f"sft.trajectories: none of the {played} episodes of {path} is resolved: use easier tasks, more attempts "
+            f"{setting}: none of the {played} episodes of {path} is resolved: use easier tasks, more attempts "
             "or another model"
         )
     return _choose_best(found, per_task) if per_task else found

@@ -32,6 +32,24 @@ def test_a_person_solves_a_task(cli, tmp_path: Path) -> None:
     assert trajectory.resolved
 
 
+def test_a_person_continues_an_episode(cli, tmp_path: Path) -> None:
+    """It is played again first; text that may differ is named, and another task is not played beside it."""
+    assert cli("play", TASK, "-o", "runs/mine.jsonl", "--tools", "bash,submit", typed="date +%N\n").status == 0
+    place = f"runs/mine.jsonl/{TASK}/0:1"
+    differs = cli("play", "--from", place, typed=":submit\n")
+    assert differs.status == 2
+    assert "turn 1: observation differs at byte" in differs.err
+    result = cli("play", "--from", place, "--ignore", r"\d+", "-o", "more.jsonl", typed=":submit\n")
+    assert "Reward 0: not resolved in 1 turns." in result.out
+    assert '\n> {"name": "bash", "arguments": {"command": "date +%N"}}\n' in result.out
+    assert "tools: bash, submit" in result.out
+    (branch,) = Trajectory.read(tmp_path / "more.jsonl")
+    assert (branch.parent, branch.branch_turn) == (f"mine.jsonl/{TASK}/0:1", 1)
+    for words, named in ((("play", TASK), TASK), (("play", "--tools", "bash"), "bash"), (("play", "-s", "toy"), "toy")):
+        refused = cli(*words, "--from", place)
+        assert (refused.status, refused.err.strip().endswith(f"omit {named}")) == (2, True)
+
+
 def test_giving_up_skips_grading_and_keeps_the_record(cli, tmp_path: Path) -> None:
     result = cli("play", TASK, "-o", "mine.jsonl", typed="ls\n")
     assert result.status == 0

@@ -28,6 +28,8 @@ def test_defaults_round_trip() -> None:
         ("algorithm", {"async_rollout": True, "max_staleness": 0}, "max_staleness"),
         ("algorithm", {"async_rollout": True, "zero_variance_groups": "refill"}, "does not wait for"),
         ("algorithm", {"advantage": "gae", "zero_variance_groups": "refill"}, "does not need"),
+        ("collect", {"ignore": ["x"]}, "set collect.prefixes = true"),
+        ("collect", {"demonstrations": "runs/x"}, "set collect.prefixes = true"),
         ("optim", {"schedule": "cosine"}, "decay_steps"),
         ("optim", {"decay_steps": 3}, "'constant' does not fall"),
         ("algorithm", {"dual_clip": 0.9}, "above 1, or 0"),

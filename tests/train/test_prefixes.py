@@ -1,0 +1,196 @@
+"""Prefix forks: the length is steered to one half, nothing of a prefix is trained on, and a resumed run is the same."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_collect import GENERATION, SUBMIT, Bytes, Generator, bash
+
+from swe_gym.errors import UsageError
+from swe_gym.rollout.tokens import ChatTemplate
+from swe_gym.train.collect import Collector, PlayedBatch, TrainSlot
+from swe_gym.train.config import EnvConfig
+from swe_gym.train.prefixes import Prefixes, find_failed, steer_length
+from swe_gym.trajectories import PolicyInfo, Trajectory, Turn
+
+
+def episode(task_id: str, turns: int, *, resolved: bool = True, parent: str = "", policy: str = "tokens") -> Trajectory:
+    return Trajectory(
+        task_id=task_id,
+        env={"source": "micro"},
+        policy=PolicyInfo(name=policy),
+        observation="?",
+        turns=tuple(
+            Turn(action=str(number), observation="", terminated=number == turns) for number in range(1, turns + 1)
+        ),
+        outcome="submitted",
+        reward_valid=True,
+        resolved=resolved,
+        reward=float(resolved),
+        parent=parent,
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "share", "longest", "wanted"),
+    [(3, 0.5, 9, 3), (3, 1.0, 9, 1), (3, 0.0, 9, 6), (8, 0.0, 9, 9), (1, 1.0, 9, 1), (2, 0.625, 4, 1), (2, 0.25, 4, 3)],
+)
+def test_a_length_is_steered_to_one_half(length: int, share: float, longest: int, wanted: int) -> None:
+    assert steer_length(length, share, longest) == wanted
+
+
+def test_a_length_settles_where_half_of_the_group_succeeds() -> None:
+    """A task whose pass rate rises with each given action, and a policy that learns."""
+    for need, settled in ((1, 1), (6, 6), (14, 14), (99, 19)):
+        length = 10
+        for _ in range(12):
+            length = steer_length(length, min(1.0, max(0.0, 0.5 + (length - need) / 8)), 19)
+        assert abs(length - settled) <= 2
+
+
+def test_the_shortest_success_from_the_start_is_kept() -> None:
+    prefixes = Prefixes()
+    prefixes.add([episode("a", 6), episode("a", 9), episode("b", 1), episode("c", 4, resolved=False)])
+    prefixes.add([episode("d", 4, parent="point")])
+    assert {name: (len(one.record.turns), one.length) for name, one in prefixes.found.items()} == {"a": (6, 3)}
+    prefixes.steer("a", [False] * 8)
+    assert (prefixes.found["a"].length, prefixes.point("a").actions) == (5, ("1", "2", "3", "4", "5"))
+    prefixes.add([episode("a", 3)])
+    assert (len(prefixes.found["a"].record.turns), prefixes.found["a"].length) == (3, 2)
+    again = Prefixes(json.loads(json.dumps(prefixes.facts())), ["x"])
+    assert (again.found, again.point("a").ignore) == (prefixes.found, ("x",))
+    prefixes.steer("a", [])
+    assert prefixes.found == {}
+    with pytest.raises(UsageError, match="the gold policy applies the patch of a in one command"):
+        prefixes.add_demonstrations([episode("a", 3, policy="gold")])
+    with pytest.raises(UsageError, match="has no environment"):
+        prefixes.add_demonstrations([episode("a", 3).model_copy(update={"env": {}})])
+
+
+def test_groups_without_a_resolved_episode_have_failed() -> None:
+    played = [episode("a", 2, resolved=False), episode("b", 2, resolved=False), episode("b", 2)]
+    assert find_failed(played, [7, 8, 8]) == {7: "a"}
+
+
+def test_prefixes_learn_where_rloo_does_not() -> None:
+    path = Path(__file__).parents[2] / "benchmarks/prefix_forks.py"
+    spec = importlib.util.spec_from_file_location("prefix_forks", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for prefixes, learns in ((False, False), (True, True)):
+        ends = [module.simulate(0.3, seed, prefixes=prefixes) for seed in (1, 2)]
+        assert [end is not None for end in ends] == [learns] * 2
+
+
+# --- episodes ----------------------------------------------------------------------------------------------------
+
+
+def say(seed: int | None, number: int) -> str:  # noqa: ARG001
+    """Two calls and a submit, by the seed, which is that of the episode and the number of the turn."""
+    return [bash("mkdir ready"), bash("ls -d ready"), SUBMIT][(seed or 0) % 10]
+
+
+class Ended(Bytes):
+    """A tokenizer whose template ends answers as the generator does, so that conversations only grow."""
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **_: Any) -> str:
+        texts = [f"<{one['role']}>{one['content']}{'$' * (one['role'] == 'assistant')}\n" for one in messages]
+        return "".join(texts) + "<assistant>"
+
+
+def play(executor: str, *slots: TrainSlot) -> PlayedBatch:
+    options = {"max_turns": 3, "time_limit": 60.0}
+    config = EnvConfig(id="SWE/Micro-v0", options=options, workers=2, executor=executor)
+    one = Collector(config, GENERATION, Generator(say), ChatTemplate(Ended()), {"first": 0, "count": 4})
+    try:
+        return one.play([slot._replace(task_id=one.task_ids[0]) for slot in slots], temperature=1.0)
+    finally:
+        one.close()
+
+
+@pytest.mark.parametrize("executor", ["threads", "node_parts:local_executor"])
+def test_the_tokens_of_a_prefix_are_those_of_its_success_with_mask_0(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "rollout"))
+    (whole,) = play("threads", TrainSlot("", 0, 0)).trajectories
+    prefixes = Prefixes()
+    prefixes.add([whole.model_copy(update={"resolved": True})])
+    prefixes.steer(whole.task_id, [False])
+    point = prefixes.point(whole.task_id)
+    assert point.turn == 2
+    found = play(executor, TrainSlot("", -1, 100, point), TrainSlot("", -1, 0, point))
+    assert (found.groups, found.lost) == ((-1, -1), ())
+    (segment,) = whole.segments
+    for branch in found.trajectories:
+        assert (branch.parent, branch.branch_turn, branch.turns[0].action) == (point.id, 2, SUBMIT)
+        (own,) = branch.segments
+        assert own.token_ids == segment.token_ids
+        first = len(own.token_ids) - len(SUBMIT) - 1
+        assert (own.loss_mask, sum(segment.loss_mask)) == (
+            (0,) * first + (1,) * (len(SUBMIT) + 1),
+            sum(len(turn.action) + 1 for turn in whole.turns),
+        )
+        assert branch.usage.completion_tokens == len(SUBMIT) + 1
+
+
+def test_a_prefix_that_differs_loses_its_episodes() -> None:
+    (whole,) = play("threads", TrainSlot("", 0, 0)).trajectories
+    wrong = whole.turns[0].model_copy(update={"observation": "another"})
+    prefixes = Prefixes()
+    prefixes.add([whole.model_copy(update={"resolved": True, "turns": (wrong, *whole.turns[1:])})])
+    found = play("threads", TrainSlot("", -1, 0, prefixes.point(whole.task_id)))
+    assert (found.trajectories, found.all_groups) == ((), {-1})
+    assert found.lost[0].startswith("ReplayError: the episode cannot continue after turn 1")
+
+
+# --- a run -------------------------------------------------------------------------------------------------------
+
+
+def needs_two_calls(prompt: str, seed: int | None) -> str:
+    """A model that makes the first call in a quarter of the episodes, and then the right one in half of them."""
+    turn, seed = prompt.count("<|im_start|>assistant") - 1, seed or 0
+    if "Create the file" not in prompt:
+        return "four"
+    path, rest = prompt.split("Create the file `")[1].split("`", 1)
+    word = rest.split(": ")[1].split()[0].removesuffix("<|im_end|>")
+    right = bash(f"echo {word} > {path}") if "mkdir ready" in prompt and seed // 4 % 2 else bash("true")
+    return [bash("mkdir ready" if seed % 4 == 0 else "true"), right, SUBMIT][turn]
+
+
+def test_a_run_starts_failed_groups_again_and_resumes_bit_by_bit(model_folder: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from test_loop import SCRIPTED, config, numbers, weights
+
+    from swe_gym.train.loop import Trainer
+
+    generation = {**SCRIPTED, "options": {"reply": "test_prefixes:needs_two_calls"}, "max_context": 900}
+    sections: dict[str, Any] = {
+        "generation": generation,
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 900},
+        "env": {"options": {"max_turns": 3, "difficulty": 1}, "train": {"first": 0, "count": 1}},
+        "collect": {"prefixes": True},
+        "algorithm": {"prompts_per_step": 1, "group_size": 4, "zero_variance_groups": "drop", "advantage": "rloo"},
+    }
+    whole = Trainer(config(model_folder, tmp_path / "whole", run={"updates": 8}, **sections))
+    whole.run()
+    lines = numbers(tmp_path / "whole")
+    assert {line["episodes"] for line in lines} == {4}
+    again = [line for line in lines if "prefix_episodes" in line]
+    assert {line["prefix_episodes"] for line in again} == {4}
+    assert {line["reward"] for line in again} == {0.0}
+    assert {line["prefix_turns"] for line in again} <= {1.0, 2.0}
+    trained = [line for line in again if 0 < line["prefix_resolved"] < 1]
+    assert trained
+    assert {line["trained"] for line in trained} == {4}
+
+    Trainer(config(model_folder, tmp_path / "cut", run={"updates": 4}, **sections)).run()
+    resumed = Trainer(config(model_folder, tmp_path / "cut", run={"updates": 8}, **sections))
+    resumed.run()
+    assert torch.equal(weights(whole), weights(resumed))
+    assert numbers(tmp_path / "cut") == lines
