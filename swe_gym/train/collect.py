@@ -332,7 +332,7 @@ def number_attempts(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
 
 
 def episode_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, object]]:
-    """Return a row of the log for each episode."""
+    """Return a row of the log for each episode. Of one that started at a prefix, it has the number of given actions."""
     return [
         {
             "task": one.task_id,
@@ -341,6 +341,7 @@ def episode_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, object]]:
             "reason": one.reason,
             "turns": len(one.turns),
             "tokens": one.usage.completion_tokens,
+            **({"prefix": one.branch_turn} if one.parent else {}),
         }
         for one in number_attempts(trajectories)
     ]

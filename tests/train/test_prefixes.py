@@ -185,6 +185,8 @@ def test_a_run_starts_failed_groups_again_and_resumes_bit_by_bit(model_folder: s
     assert {line["prefix_episodes"] for line in again} == {4}
     assert {line["reward"] for line in again} == {0.0}
     assert {line["prefix_turns"] for line in again} <= {1.0, 2.0}
+    rows = [row for line in again for row in line["played"] if "prefix" in row]
+    assert len(rows) == 4 * len(again)
     trained = [line for line in again if 0 < line["prefix_resolved"] < 1]
     assert trained
     assert {line["trained"] for line in trained} == {4}

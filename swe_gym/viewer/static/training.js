@@ -119,7 +119,7 @@ function episodesTable(run, event, update) {
           count(row.attempt),
           short(row.reward),
           row.reason,
-          count(row.turns),
+          count(row.turns) + (row.prefix ? ` after ${row.prefix} given` : ""),
           count(row.tokens),
           row.logprob_diff == null ? "" : typeof row.logprob_diff === "number" ? exact(row.logprob_diff) : row.logprob_diff,
         ]),
