@@ -13,6 +13,7 @@ import tarfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from ..errors import DiffError, FileError, SandboxError, TaskError
 from ..sandboxes import Sandbox
@@ -108,8 +109,10 @@ class Patch(Frozen):
         dropped: Changes that were left out.
         rejected: Why the work as a whole cannot be judged, such as its size; empty if it can. The policy is to blame.
         packages: Folders of changes, and folders above them, that are Python packages before and after the work.
+        excluded: Names of files and folders that are never part of the work; the same for every patch.
     """
 
+    excluded: ClassVar[tuple[str, ...]] = EXCLUDED
     changes: tuple[FileChange, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     rejected: str = ""

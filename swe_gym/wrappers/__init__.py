@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .transform import ChatMessages as ChatMessages
     from .transform import HashedText as HashedText
     from .transform import ShapeReward as ShapeReward
+    from .transform import StateSignature as StateSignature
     from .transform import ToolMenu as ToolMenu
     from .transform import TruncateObservation as TruncateObservation
 
@@ -28,6 +29,7 @@ __all__ = [
     "HashedText",
     "RecordTrajectory",
     "ShapeReward",
+    "StateSignature",
     "TaskCurriculum",
     "ToolMenu",
     "TruncateObservation",

@@ -1,8 +1,11 @@
-"""Wrappers that change what a policy observes, may call and earns at each step."""
+"""Wrappers that change what a policy observes, may call and earns at each step, and what is told of it."""
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import itertools
+import json
 import math
 import re
 import zlib
@@ -18,6 +21,8 @@ from gymnasium.utils import RecordConstructorArgs
 from ..actions import parse_action, render_call
 from ..envs import EpisodeCheckpoint, SweEnv, ToolEnv
 from ..errors import ActionError, UsageError
+from ..grading import Patch
+from ..sandboxes import Snapshot
 from ..spaces import AnyEnv, AnyWrapper, Array, Info, Obs, ResetResult, StepResult, Unicode
 from ..tools import bound
 from ..types import JsonMapping, ToolCall
@@ -50,6 +55,87 @@ class TruncateObservation(gymnasium.ObservationWrapper[str, str, str], RecordCon
     def observation(self, observation: str) -> str:
         """Return the text, cut if it is too long."""
         return bound(observation, self._max_length)
+
+
+class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
+    """Names the state of an episode after each step, so that equal states are found: within it, and among episodes.
+
+    `info["signature"]` (str, 32 hexadecimal digits) is a digest of the files that were written since the task's start
+    and of the set of different observations so far. Files alone would not tell who has read the bug from who has not.
+    `info["same_as"]` (int) is the first turn of the episode with the same signature, or -1: a step that changed
+    nothing and showed nothing new is a loop. At the end of an episode they are "" and -1.
+
+    Signatures of one task compare between episodes on one backend. Caches, which are never part of the work, and times
+    of files do not count. A file that was written counts as written even if its content is as before, and an
+    observation with a time in it is new each time: equal states may get two signatures, but no two states get one.
+
+    Apply it directly to the environment.
+
+    Args:
+        env: A `SweEnv`, wrapped or not, whose observations are texts.
+
+    Raises:
+        UsageError: The environment is not a `SweEnv` of texts.
+
+    Change logs:
+        * v0: Initial version.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str]) -> None:
+        RecordConstructorArgs.__init__(self)
+        gymnasium.Wrapper.__init__(self, env)
+        if not isinstance(env.unwrapped, SweEnv) or not isinstance(env.observation_space, Text):
+            raise UsageError(f"StateSignature needs a SweEnv of texts, not {type(env.unwrapped).__name__}")
+        self._swe_env = env.unwrapped
+        self._shown: set[str] = set()
+        self._turns: dict[str, int] = {}
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[str]:
+        """Start an episode. One that starts from a checkpoint has seen what came before."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        point = EpisodeCheckpoint.among(options)
+        before = (point.observation, *point.observations) if point else (observation,)
+        self._shown, self._turns = {_digest(text) for text in before}, {}
+        return observation, self._sign(info)
+
+    def step(self, action: str) -> StepResult[str]:
+        """Take a step, and name the state after it."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if terminated or truncated:
+            info = {**info, "signature": "", "same_as": -1}
+        else:
+            self._shown.add(_digest(observation))
+            info = self._sign(info)
+        return observation, float(reward), terminated, truncated, info
+
+    def _sign(self, info: Info) -> Info:
+        files = describe_files(self._swe_env.sandbox.snapshot())
+        signature = _digest(json.dumps([files, sorted(self._shown)]))[:32]
+        first = self._turns.setdefault(signature, info["turn"])
+        return {**info, "signature": signature, "same_as": first if first != info["turn"] else -1}
+
+
+def describe_files(snapshot: Snapshot) -> list[list[Any]]:
+    """Return path, kind, mode and content of everything that was written, as JSON data. Contents are digests."""
+    found: list[list[Any]] = []
+    start = 0
+    for path, (kind, mode, _, _, _, own) in snapshot.entries.items():
+        end = start + own if kind == "file" else start  # contents follow each other
+        content = hashlib.sha256(snapshot.data[start:end]).hexdigest() if kind == "file" else own
+        if kind == "folder":
+            content = sorted(name for name in own if not _is_cache(name))
+        if not any(map(_is_cache, path.split("/"))):
+            found.append([path, kind, mode, content])
+        start = end
+    return sorted(found)
+
+
+def _is_cache(name: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in Patch.excluded)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 Messages = tuple[dict[str, str], ...]

@@ -27,6 +27,7 @@ __all__ = [
     "HashedText",
     "RecordTrajectory",
     "ShapeReward",
+    "StateSignature",
     "TaskCurriculum",
     "ToolMenu",
     "TruncateObservation",
@@ -98,6 +99,12 @@ class ShapeReward(WrapEach):
     """Applies `swe_gym.wrappers.ShapeReward` to each environment."""
 
     wrapper = transform.ShapeReward
+
+
+class StateSignature(WrapEach):
+    """Applies `swe_gym.wrappers.StateSignature` to each environment."""
+
+    wrapper = transform.StateSignature
 
 
 class ToolMenu(WrapEach):

@@ -1,5 +1,6 @@
 """Wrappers of one environment and of vector environments."""
 
+import contextlib
 import inspect
 import json
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import SyncVectorEnv
 
 from swe_gym import wrappers
+from swe_gym.envs import SweEnv
 from swe_gym.errors import UsageError
 from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.wrappers import vector
@@ -30,6 +32,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "HashedText": {"size": 32},
     "RecordTrajectory": {},
     "ShapeReward": {"per_turn": -0.01, "per_invalid": -0.1},
+    "StateSignature": {},
     "TaskCurriculum": {"order": "uniform", "task_ids": ["task-01", "task-02"]},
     "ToolMenu": {"menu": [{"name": "bash", "arguments": {"command": "{what}"}}, {"name": "submit", "once": True}],
                  "values": {"what": ["ls", "pwd"]}},
@@ -166,6 +169,45 @@ def test_wrappers_check_their_environment(single: Make) -> None:
     for name in ("Budget", "ShapeReward", "RecordTrajectory", "ToolMenu", "TaskCurriculum", "HashedText"):
         with pytest.raises(UsageError):
             getattr(wrappers, name)(gym.make("CartPole-v1"), **ARGUMENTS[name])
+
+
+def bash(command: str) -> str:
+    return json.dumps({"name": "bash", "arguments": {"command": command}})
+
+
+def test_states_are_named_and_loops_found() -> None:
+    """Files alone do not tell who has read: both episodes have the same files at turns 1 and 2."""
+    script = [
+        bash("cat larder/cache.py"),
+        bash("ls"),
+        bash("ls"),
+        bash("echo 1 >> new.py"),
+        bash("rm new.py"),
+        bash("ls"),
+    ]
+    others = [bash("ls"), bash("cat larder/cache.py"), bash("python -c 'import larder'"), bash("echo 2 >> new.py")]
+    found: list[list[tuple[str, int]]] = []
+    point = None
+    for actions in (script, others):
+        with contextlib.closing(SweEnv("toy", task_id="larder-overwrite-evicts")) as plain:
+            env = wrappers.StateSignature(plain)
+            infos = [env.reset(seed=1)[1]]
+            for action in actions:
+                infos.append(env.step(action)[-1])
+                if action == script[1] and point is None:
+                    point = plain.checkpoint()
+            found.append([(info["signature"], info["same_as"]) for info in infos])
+            assert env.step(SUBMIT)[-1]["signature"] == ""
+    one, other = ([signature for signature, _ in row] for row in found)
+    assert one[0] == other[0]
+    assert one[1] != other[1]  # what they have read
+    assert one[2] == other[2]  # in another order
+    assert [loop for _, loop in found[0]] == [-1, -1, -1, 2, -1, -1, 5]
+    assert one[4] != other[4]  # another content
+    assert len({*one, *other}) == 8
+    with contextlib.closing(SweEnv("toy")) as plain:
+        info = wrappers.StateSignature(plain).reset(options={"checkpoint": point})[1]
+    assert info["signature"] == one[2]
 
 
 def test_a_counter_can_be_named(single: Make) -> None:
