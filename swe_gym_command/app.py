@@ -47,12 +47,12 @@ METAVARS = {
         *("attempt", "attempts", "episodes", "limit", "max_lines", "max_turns", "min_lines"),
         *("most_episodes", "nproc", "quota", "rounds", "seed", "sessions", "times", "workers"),
     ),
-    "NUMBER": ("min_reward", "temperature"),
+    "NUMBER": ("min_reward", "min_strength", "temperature"),
     "SECONDS": ("idle", "timeout"),
     "MIB": ("min_free_mb",),
     "GIB": ("keep_gb",),
     "NAME": ("agent", "backend", "difficulty", "executor", "license", "model", "name", "policy"),
-    "FORMAT": ("form", "suffix", "to"),
+    "FORMAT": ("form", "to"),
     "SOURCE": ("source",),
     "TOOLS": ("tools",),
     "TAG": ("tag",),
@@ -79,6 +79,7 @@ FILE = "the file as an argument, without an option"
 TOOL_SETTINGS = ("region", "registry_type", "role_arn", "envd_image", "network", "cpus", "memory_mb", "endpoint")
 REMOVED: dict[str, dict[str, str]] = {
     "tasks new": {"--output": FILE, "-o": FILE, "--runs": "--times"},
+    "tasks split": {"--suffix": "the format in a part's name, as --part train.parquet=0.9"},
     "images": {"--jobs": "--workers", "-j": "-w"},
     "images build": {"--output": FILE, "-o": FILE},
     "images ags": {

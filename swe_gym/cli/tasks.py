@@ -287,21 +287,25 @@ def split(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder. Each part is one file.")],
     part: Annotated[
         list[str],
-        typer.Option(metavar="NAME=SHARE", help="Name and share of a part, for example train=0.9. Repeatable."),
+        typer.Option(
+            metavar="NAME=SHARE", help="Name and share of a part: train=0.9, or train.parquet=0.9. Repeatable."
+        ),
     ],
     seed: Annotated[int, SEED] = 0,
-    suffix: Annotated[str, typer.Option(help="File format: jsonl, json or parquet.")] = "jsonl",
     source: Source = "toy",
     source_option: SourceOptions = None,
     *,
     only: TaskFilter,
 ) -> None:
-    """Split tasks into task files that share no repository. --seed orders repositories of equal size."""
+    """Split tasks into task files that share no repository. --seed orders repositories of equal size.
+
+    A name without .jsonl, .json or .parquet gets .jsonl.
+    """
     tasks = {task.task_id: task for task in only.tasks(open_source(source, source_option))}
     parts = split_by_repository({task_id: task.repo for task_id, task in tasks.items()}, _shares(part), seed=seed)
     console = open_console()
     for name, ids in parts.items():
-        file = folder / f"{name}.{suffix.lstrip('.')}"
+        file = folder / (name if is_place_of_tasks(name) else f"{name}.jsonl")
         write_tasks((tasks[task_id] for task_id in ids), file)
         repos = quantify(len({tasks[task_id].repo for task_id in ids}), "repository", "repositories")
         console.print(f"{quantify(len(ids), 'task')} of {repos} in {file}")
@@ -453,6 +457,9 @@ def audit(
     workers: Workers = 2,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
+    min_strength: Annotated[
+        float, typer.Option(min=0, max=1, help="With FILE: leave out tasks of less strength than this.")
+    ] = 0.0,
     record: ResultRecord = None,
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
@@ -468,6 +475,8 @@ def audit(
     """
     from ..curation import audit_tasks  # slow to import
 
+    if min_strength and repaired is None:
+        raise UsageError("--min-strength chooses the tasks of a new file: write swe-gym tasks audit SOURCE FILE")
     place = executor_options(executor, ray_address)
     check_machine(
         record and record.parent,
@@ -497,7 +506,8 @@ def audit(
     else:
         _print_audits(console, results)
     if repaired:
-        _write_repaired(console, tasks, results, repaired, quiet=as_json)
+        strong = [result for result in results if not min_strength or (result.strength or 0.0) >= min_strength]
+        _write_repaired(console, tasks, strong, repaired, quiet=as_json)
     if any(result.findings or result.status in ("invalid", "error") for result in results):
         raise typer.Exit(1)
 
@@ -541,7 +551,7 @@ def _write_repaired(
             f"{quantify(len(kept), 'task')} in {output}" if kept else f"no task is left: {output} was not written"
         )
         if lost:
-            console.print(f"left out, because no test that must start passing is stable: {', '.join(lost)}")
+            console.print(f"left out, because they cannot do without their unstable tests: {', '.join(lost)}")
 
 
 def _print_dropped(console: Console, dropped: Mapping[str, str]) -> None:

@@ -249,7 +249,6 @@ def test_a_wrong_export_writes_nothing(cli, rows: list[object], tmp_path: Path) 
     assert "cannot be exported to Harbor: " in cli("tasks", "export", "a", *rows, "--to", "harbor").err
     assert "datasets/NAME/SPLIT.parquet" in cli("tasks", "export", "a/x.parquet", *rows, "--to", "rllm").err
     assert "must end in" in cli("tasks", "export", "a/x.csv", *rows).err
-    assert "must end in" in cli("tasks", "split", "a", *rows, "--part", "all=1", "--suffix", "csv").err
     assert not (tmp_path / "a").exists()
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets/registry.json").write_text('{"issues": {"train": "old.parquet"}}')
@@ -259,11 +258,11 @@ def test_a_wrong_export_writes_nothing(cli, rows: list[object], tmp_path: Path) 
 
 
 def test_a_dataset_is_split_by_repository(cli, rows: list[object], tmp_path: Path) -> None:
-    result = cli("tasks", "split", "parts", *rows, "--part", "train=2", "--part", "test=1")
+    result = cli("tasks", "split", "parts", *rows, "--part", "train=2", "--part", "test.json=1")
     assert result.out == (
-        "4 tasks of 2 repositories in parts/train.jsonl\n2 tasks of 1 repository in parts/test.jsonl\n"
+        "4 tasks of 2 repositories in parts/train.jsonl\n2 tasks of 1 repository in parts/test.json\n"
     )
-    train, test = (FileSource(str(tmp_path / f"parts/{name}.jsonl")) for name in ("train", "test"))
+    train, test = (FileSource(str(tmp_path / f"parts/{name}")) for name in ("train.jsonl", "test.json"))
     assert not {train.get(name).repo for name in train.ids()} & {test.get(name).repo for name in test.ids()}
     for mistake in ("train", "train=much"):
         assert "expected NAME=SHARE" in cli("tasks", "split", "parts", *rows, "--part", mistake).err
@@ -303,8 +302,8 @@ def test_audits_of_a_record_are_printed_and_unstable_tests_are_left_out(cli, tmp
                 "network": "not tried: no run has one",
             },
             unstable=dict.fromkeys(tests, ("clock",)),
-            strength=0.75,
-            killed=3,
+            strength=0.75 if tests else 1.0,
+            killed=3 if tests else 4,
             tried=4,
             variants=16,
             backend="local",
@@ -314,7 +313,7 @@ def test_audits_of_a_record_are_printed_and_unstable_tests_are_left_out(cli, tmp
     done = cli("tasks", "audit", "toy:3", "repaired.jsonl", "--record", "audits.jsonl")
     assert (done.status, done.err) == (1, "")
     lines = done.out.splitlines()
-    assert lines[-1].endswith(f"no test that must start passing is stable: {tasks[1].task_id}")
+    assert lines[-1].endswith(f"they cannot do without their unstable tests: {tasks[1].task_id}")
     assert lines[-2:-1] == ["2 tasks in repaired.jsonl"]
     assert lines[-3] == "3 audited, 1 without findings"
     assert lines[-4:-6:-1] == [
@@ -322,11 +321,14 @@ def test_audits_of_a_record_are_printed_and_unstable_tests_are_left_out(cli, tmp
         for task, tests in zip(tasks[1::-1], unstable[1::-1], strict=True)
     ]
     assert [" ".join(line.split()) for line in lines if line.startswith(tasks[2].task_id)] == [
-        f"{tasks[2].task_id} 0.75 (3 of 4) 2 of 2 same none"
+        f"{tasks[2].task_id} 1.00 (4 of 4) 2 of 2 same none"
     ]
     repaired = FileSource(str(tmp_path / "repaired.jsonl"))
     assert repaired.get(tasks[0].task_id).oracle.pass_to_pass == tasks[0].oracle.pass_to_pass[1:]
     assert repaired.get(tasks[2].task_id) == tasks[2]
     as_json = cli("tasks", "audit", "toy:3", "--record", "audits.jsonl", "--match", tasks[2].task_id, "--json")
     assert as_json.status == 0
-    assert [one["strength"] for one in json.loads(as_json.out)] == [0.75]
+    assert [one["strength"] for one in json.loads(as_json.out)] == [1.0]
+    assert cli("tasks", "audit", "toy:3", "--min-strength", 0.8).err.endswith("write swe-gym tasks audit SOURCE FILE\n")
+    strong = cli("tasks", "audit", "toy:3", "strong.jsonl", "--record", "audits.jsonl", "--min-strength", 0.8)
+    assert strong.out.endswith("1 task in strong.jsonl\n")
