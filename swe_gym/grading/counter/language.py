@@ -51,6 +51,9 @@ STEPS = 160
 Scores: TypeAlias = tuple[float, ...]
 """Measures of one text, higher for a better fit; then its length and its largest number."""
 
+Signs: TypeAlias = tuple[int, ...]
+"""For each measure: 1 if a text fits better than the original, 0 if as well, -1 if worse."""
+
 Parts: TypeAlias = tuple[Counter[Any], ...]
 """Counts, whatever they count."""
 
@@ -256,26 +259,33 @@ def token_classes(tokens: Sequence[object]) -> list[str]:
 
 def choose_fitting(original: Scores, candidates: Sequence[tuple[Scores, T]], rng: Random, count: int) -> list[T]:
     """Choose candidates among which the rank of the original by each measure is random, in random order."""
-    shuffled = rng.sample(candidates, len(candidates))
+    signs = compare(original, map(FIRST, candidates))
+    return list(map(LAST, map(candidates.__getitem__, choose_places(signs, rng, count))))
+
+
+def choose_places(signs: Sequence[Signs], rng: Random, count: int) -> list[int]:
+    """Choose the places of candidates, given their signs, as `choose_fitting` does."""
+    shuffled = rng.sample(range(len(signs)), len(signs))
     if len(shuffled) <= count:
-        return list(map(LAST, shuffled))
-    signs = _compare(original, map(FIRST, shuffled))
+        return shuffled
+    chosen, left = shuffled[:count], shuffled[count:]
     goals = _draw_goals(signs, rng, count)
-    chosen, left = list(range(count)), list(range(count, len(signs)))
-    sums = list(map(sum, zip(*signs[:count], strict=True)))
+    sums = list(map(sum, zip(*map(signs.__getitem__, chosen), strict=True)))
     away = list(map(sub, sums, goals))
     cost = sum(map(mul, away, away))
     for _ in range(STEPS):
+        if not cost:
+            break
         old, new = int(rng.random() * len(chosen)), int(rng.random() * len(left))
         other = list(map(sub, map(add, sums, signs[left[new]]), signs[chosen[old]]))
         away = list(map(sub, other, goals))
         now = sum(map(mul, away, away))
         if now <= cost:
             chosen[old], left[new], sums, cost = left[new], chosen[old], other, now
-    return list(map(LAST, map(shuffled.__getitem__, chosen)))
+    return chosen
 
 
-def _draw_goals(signs: Sequence[tuple[int, ...]], rng: Random, count: int) -> list[int]:
+def _draw_goals(signs: Sequence[Signs], rng: Random, count: int) -> list[int]:
     """Draw how many more of the chosen ones are to be better than worse, for each measure.
 
     If the original is at one end, as many as possible are to be equal.
@@ -288,16 +298,15 @@ def _draw_goals(signs: Sequence[tuple[int, ...]], rng: Random, count: int) -> li
     return goals
 
 
-def share_told(original: Scores, others: Sequence[Scores]) -> float:
+def share_told(signs: Sequence[Signs]) -> float:
     """Return how often the best by a measure of fit is the original, if a guess decides among equal ones."""
-    sides = list(zip(*_compare(original, others), strict=True))
     told = 0.0
-    for side in sides[:FITS]:
+    for side in list(zip(*signs, strict=True))[:FITS]:
         told += 1 / (1 + side.count(0)) if max(side) <= 0 else 0
     return told / FITS
 
 
-def _compare(original: Scores, others: Iterable[Scores]) -> list[tuple[int, ...]]:
+def compare(original: Scores, others: Iterable[Scores]) -> list[Signs]:
     """For each score of the others: 1 if it is higher than the original's, 0 if it is equal, -1 if it is lower."""
     found = []
     for other in others:

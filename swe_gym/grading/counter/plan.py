@@ -338,7 +338,9 @@ class _Drawing:
         count = max(FEWEST_TEXTS, min(MOST_TEXTS, room))
         try:
             drawn = draw_texts(
-                function, source, self.rng, count, unfit, passing, room, returned, self.issue, alone=alone
+                *(function, source, self.rng, count, unfit, passing, room, returned, self.issue),
+                alone=alone,
+                shares=self.options.seed is None,
             )
         except RecursionError:  # an expression of thousands of parts
             return Drawn(), ()

@@ -72,12 +72,24 @@ def other_results(
     language: Language,
     rng: Random,
     count: int,
-    measure: Measure | None = None,
 ) -> list[Value]:
     """Draw values that are neither the right nor the wrong one, and differ from the wrong one as the right one does.
 
     About as many of them are nearer to the wrong value as chance decides, so the place of the right one tells nothing.
-    As many fit better where the value stands.
+    """
+    original, found = find_results(right, wrong, language, rng, count)
+    return choose_fitting(original, found, rng, count)
+
+
+def find_results(
+    right: Value,
+    wrong: Value,
+    language: Language,
+    rng: Random,
+    count: int,
+    measure: Measure | None = None,
+) -> tuple[Scores, list[tuple[Scores, Value]]]:
+    """Find values to choose from, several for each that is wanted: see `other_results`.
 
     Args:
         right: The value that a test expects.
@@ -86,19 +98,23 @@ def other_results(
         rng: Random number generator.
         count: Number of values wanted. There may be fewer, or none if both values have little in common.
         measure: Measures how well values fit where the right one stands.
+
+    Returns:
+        The measures of the right value, the last one its nearness to the wrong one, and each other value with its own.
     """
     if not are_alike(right, wrong):
-        return []
+        return (), []
     if isinstance(right, int | float):
         found = _other_numbers(right, wrong, count)
-        return _chosen(found, [-abs(value - wrong) for value in found], right, -abs(right - wrong), rng, count, measure)
+        nearness = [-abs(value - wrong) for value in found]
+        return _measured(found, nearness, right, -abs(right - wrong), rng, count, measure)
     drawn = {repr(value): value for value in _draw(right, wrong, language, rng, TRIES * count)}
     texts = [text for text, value in drawn.items() if value not in (right, wrong)]
     strangeness = language.strangeness(texts)
     ordered = [texts[place] for place in sorted(range(len(texts)), key=strangeness.__getitem__)]
     plausible = (_find_nesting(ordered) if _find_nesting([repr(right)]) else ordered)[: PLAUSIBLE * count]
     *nearness, mine = _similarities([*plausible, repr(right)], repr(wrong))
-    return _chosen([drawn[text] for text in plausible], nearness, right, mine, rng, count, measure)
+    return _measured([drawn[text] for text in plausible], nearness, right, mine, rng, count, measure)
 
 
 def are_alike(right: Value, wrong: Value) -> bool:
@@ -110,7 +126,7 @@ def are_alike(right: Value, wrong: Value) -> bool:
     return isinstance(right, int | float) or bool(wrong)
 
 
-def _chosen(
+def _measured(
     found: Sequence[Value],
     nearness: Sequence[float],
     right: Value,
@@ -118,8 +134,8 @@ def _chosen(
     rng: Random,
     count: int,
     measure: Measure | None,
-) -> list[Value]:
-    """Choose values of which random numbers are nearer to the wrong value than the right one, and fit better.
+) -> tuple[Scores, list[tuple[Scores, Value]]]:
+    """Measure the values that are about as near to the wrong value as the right one, nearer ones and others.
 
     Args:
         found: The values.
@@ -140,7 +156,7 @@ def _chosen(
     fits = measure(values) if measure else [()] * len(values)
     nearnesses = [mine, *[nearness[place] for place in near]]
     original, *scores = [(*fit, one) for fit, one in zip(fits, nearnesses, strict=True)]
-    return choose_fitting(original, list(zip(scores, values[1:], strict=True)), rng, count)
+    return original, list(zip(scores, values[1:], strict=True))
 
 
 def _similarities(texts: Sequence[str], other: str) -> list[float]:

@@ -2,9 +2,12 @@
 
 import ast
 import builtins
+import contextlib
 import functools
 import io
+import itertools
 import re
+import threading
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,6 +19,9 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 LARGEST_PARSED = 1 << 20
 """Bytes of a test file beyond which it is not parsed."""
+
+MOST_KEPT, LEAST_COUNTED = 1 << 20, 1 << 12
+"""Bytes of parsed files that are kept, and those as which a small file counts. The last file is always kept."""
 
 WORD = re.compile(r"\b[a-z]{4,9}\b")
 
@@ -263,13 +269,24 @@ def remembered(find: Callable[Concatenate[N, Source, P], T]) -> Callable[Concate
     return recall
 
 
-@functools.lru_cache(maxsize=8)
+_parsed: dict[bytes, Source | None] = {}
+_parsed_lock = threading.Lock()
+
+
 def parse(data: bytes) -> Source | None:
-    """Parse a file, with a cache. Return None if it cannot be parsed."""
-    try:
-        return Source(data)
-    except ValueError:
-        return None
+    """Parse a file, with a cache of those used last. Return None if it cannot be parsed."""
+    with _parsed_lock:
+        known, source = data in _parsed, _parsed.pop(data, None)
+    if not known:
+        with contextlib.suppress(ValueError):
+            source = Source(data)
+    with _parsed_lock:
+        _parsed[data] = source
+        sizes = itertools.accumulate([max(LEAST_COUNTED, len(content)) for content in reversed(_parsed)])
+        for content in [content for content, size in zip(reversed(_parsed), sizes, strict=True) if size > MOST_KEPT]:
+            if content != data:
+                del _parsed[content]
+    return source
 
 
 def _functions(body: Iterable[ast.stmt], names: tuple[str, ...]) -> dict[tuple[str, ...], Function]:

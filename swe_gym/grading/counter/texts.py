@@ -24,13 +24,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter, itemgetter
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ...syntax import evaluate, parse
 from .changes import NATURAL, RANKS, THE_END, VALUED, Change, asserting, changes, expected_value
-from .language import Language, Scores, choose_fitting, share_told
+from .language import Language, Scores, Signs, choose_places, compare, share_told
 from .literals import FIXED, QUOTED, letters, strings
-from .results import Returned, Value, other_results, write_values, written
+from .results import Returned, Value, find_results, write_values, written
 from .source import Function, Source, TextEdit, name_of, remembered
 
 BUILTIN_CLASSES = {name: value for name, value in vars(builtins).items() if isinstance(value, type) and name[0] != "_"}
@@ -86,6 +86,9 @@ FORGIVEN = ("near-case", "near-blank", "near-order")
 FORMED = ("near-word", "near-result")
 """Changes to other letters, in which forgiven changes are possible too."""
 
+POOL_USES = 16
+"""Plays of a function whose texts are chosen from the same candidates. One play has a few of them, chosen anew."""
+
 LEVELS = 4
 """Levels of how much the fit of the original tells. Features of a lower one come first."""
 
@@ -118,7 +121,9 @@ class Feature:
 
     Attributes:
         kind: Kind of the changes: one of `changes.Kind`, or a near one, such as "near-case".
-        edits: The changes.
+        edits: The changes, all of the same place. A play has some of them: see `pick`.
+        most: Number of changes that a play has.
+        signs: For each change, whether it fits better or worse than the original; empty if that does not matter.
         rank: 0 if a change reads like another test; 1 if it is the opposite, which wrong work often passes; 2 if a
             reader can recognise it.
         plain: The edit in texts without such a change: it writes the same value the same way.
@@ -130,6 +135,23 @@ class Feature:
     rank: int = 0
     plain: TextEdit | None = None
     told: float = 0.0
+    most: int = 1
+    signs: tuple[Signs, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of values in a play, with the original's."""
+        return 1 + min(self.most, len(self.edits))
+
+    def pick(self, rng: Random) -> tuple[TextEdit, ...]:
+        """Choose changes of which a random number fit better than the original, in random order."""
+        if self.signs:
+            return tuple(map(self.edits.__getitem__, choose_places(self.signs, rng, self.most)))
+        return tuple(rng.sample(self.edits, min(self.most, len(self.edits))))
+
+
+Row: TypeAlias = tuple[int, int, list[Feature]]
+"""Rank and line of a statement, and its features."""
 
 
 class Text(NamedTuple):
@@ -183,6 +205,7 @@ def draw_texts(
     issue: str = "",
     *,
     alone: bool = False,
+    shares: bool = False,
 ) -> Drawn:
     """Draw texts of a function.
 
@@ -201,9 +224,9 @@ def draw_texts(
         returned: What wrong work is known to return.
         issue: Text of the issue.
         alone: Prove each statement alone, if there are several and room for it.
+        shares: Choose from the candidates of an earlier call for this file, if there was one.
     """
-    language = Language(function, source, issue)
-    found = list(_rows(function, language, rng, count, unfit, returned or {}))
+    found = _draw_rows(function, source, rng, (count, set(unfit), returned or {}, issue), shares=shares)
     known = {*passing, THE_END} if passing else set()
     told = [features for line, features in found if line in known]
     rows = [features for line, features in found if line not in known]
@@ -374,11 +397,12 @@ def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, cou
     found = [feature for feature in itertools.chain(*itertools.zip_longest(*told)) if feature]
     found = [feature for feature in found if not _overlaps(feature, played)]
     found.sort(key=lambda feature: feature.rank)
-    edits = [rng.sample(feature.edits, len(feature.edits)) for feature in found]
+    wanted = max(1, count // TOLD_SHARE, count - 1 - len(drawn.texts))
+    edits = [feature.pick(rng) for feature in found[:wanted]]
     changed = [
         (edit, feature.kind)
         for one_of_each in itertools.zip_longest(*edits)
-        for edit, feature in zip(one_of_each, found, strict=True)
+        for edit, feature in zip(one_of_each, found[:wanted], strict=True)
         if edit
     ]
     alone = any([text.softening for text in drawn.texts])
@@ -387,7 +411,7 @@ def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, cou
     if alone or len(bases) < drawn.effective:  # nobody recognises those either
         bases = [*every]
     added = []
-    for edit, kind in changed[: max(1, count // TOLD_SHARE, count - 1 - len(drawn.texts))]:
+    for edit, kind in changed[:wanted]:
         base = rng.choice(bases)
         kinds = tuple(dict.fromkeys((*base.kinds, kind)))
         added.append(base._replace(edits=(*base.edits, edit), kinds=kinds))
@@ -396,7 +420,7 @@ def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, cou
 
 def _draw_unpaired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
     """Draw texts of the product of features."""
-    chosen = _choose_features(rows, count)
+    chosen = _choose_features(rows, rng, count)
     corners = _corners(chosen)
     rng.shuffle(corners)
     if any(map(attrgetter("rank"), chosen)):
@@ -428,7 +452,7 @@ def _draw_paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int, roo
         natural = 1 + sum(not feature.rank for feature in added)
         if len(added) > 1 and (bases < 2 or bases * natural < count // 2):
             continue
-        corners = _corners(_choose_features(rest, bases))
+        corners = _corners(_choose_features(rest, rng, bases))
         if len(corners) < count // 2 - 1:
             formed = _draw_formed(added, rows, rng, min(count, room // (1 + len(added))))
             if formed is None:
@@ -480,7 +504,8 @@ def _draw_formed(added: Sequence[Feature], rows: Sequence[Sequence[Feature]], rn
     others = [one for row in rows for one in row if one.kind in FORMED and all(_overlaps(one, [c]) for c in added)]
     others.sort(key=attrgetter("rank"))
     kinds = [feature.kind for feature in added]
-    formed = [(edit, forms) for edit in (others[0].edits if others else ()) if (forms := _forms(edit, kinds, rng))]
+    picked = others[0].pick(rng) if others else ()
+    formed = [(edit, forms) for edit in picked if (forms := _forms(edit, kinds, rng))]
     if len(formed) < bases - 1:
         return None
     kind = others[0].kind
@@ -527,7 +552,7 @@ def neutral_edit(function: Function, source: Source, rng: Random) -> TextEdit | 
 # --- features -------------------------------------------------------------------------------------------------------
 
 
-def _choose_features(rows: Sequence[Sequence[Feature]], count: int) -> list[Feature]:
+def _choose_features(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> list[Feature]:
     """Choose features whose values multiply to `count` or more, if the statements have as many.
 
     First come one of each statement, in random order, so that the place tells nothing; then more of the same
@@ -540,8 +565,8 @@ def _choose_features(rows: Sequence[Sequence[Feature]], count: int) -> list[Feat
     size = 1
     for feature in found:
         if size < count + (not feature.rank) and not _overlaps(feature, chosen):
-            chosen.append(feature)
-            size *= 1 + len(feature.edits)
+            chosen.append(replace(feature, edits=feature.pick(rng), signs=()))
+            size *= feature.size
     return chosen
 
 
@@ -549,15 +574,54 @@ def _order(feature: Feature) -> tuple[int, int]:
     return feature.rank, int(LEVELS * feature.told)
 
 
+class Candidates(NamedTuple):
+    """What the texts of a function are chosen from.
+
+    Attributes:
+        wanted: What they were drawn for.
+        rows: The statements.
+        uses: Number of plays that used them.
+    """
+
+    wanted: tuple[object, ...]
+    rows: list[Row]
+    uses: int = 0
+
+
+def _draw_rows(
+    function: Function, source: Source, rng: Random, wanted: tuple[int, set[str], Returned, str], *, shares: bool
+) -> list[tuple[int, list[Feature]]]:
+    """Return the line of each statement and its features, in random order.
+
+    A file keeps the candidates of one issue: thousands of tasks may share it.
+    """
+    key = (Candidates, function)
+    known = source.findings.get(key)
+    if not shares or not isinstance(known, Candidates) or known.uses >= POOL_USES or known.wanted != wanted:
+        known = Candidates(wanted, list(_rows(function, source, rng, *wanted)))
+    if shares:
+        source.findings[key] = known._replace(uses=known.uses + 1)
+    drawn = rng.sample(known.rows, len(known.rows))
+    drawn.sort(key=itemgetter(0))
+    return [(line, features) for _, line, features in drawn]
+
+
 def _rows(
-    function: Function, language: Language, rng: Random, count: int, unfit: Collection[str], returned: Returned
-) -> Iterator[tuple[int, list[Feature]]]:
-    """Yield the line of each statement and its features, by one of its best changes."""
-    found = [one for one in _ranked_changes(function, language.source) if one[-1].kind not in unfit]
+    function: Function,
+    source: Source,
+    rng: Random,
+    count: int,
+    unfit: Collection[str],
+    returned: Returned,
+    issue: str,
+) -> Iterator[Row]:
+    """Yield the rank and line of each statement, and its features, by one of its best changes."""
+    found = [one for one in _ranked_changes(function, source) if one[-1].kind not in unfit]
     rng.shuffle(found)
     found.sort(key=itemgetter(0))
+    language = Language(function, source, issue)
     seen = set()
-    for _, place, change in found:
+    for rank, place, change in found:
         if place in seen:
             continue
         found_here = _of_result(change, function, language, rng, count + 1, returned)  # one more for the cover
@@ -565,7 +629,7 @@ def _rows(
         row = [feature for feature in found_here if feature.kind not in unfit] if unfit else found_here
         if row:
             seen.add(place)
-            yield change.line, row[:MOST_FEATURES]
+            yield rank, change.line, row[:MOST_FEATURES]
 
 
 def _of_result(
@@ -589,7 +653,7 @@ def _of_result(
     def measure(values: Sequence[Value]) -> list[Scores]:
         return written_here.measure(*place, write_values(values, quote))
 
-    values = other_results(right, wrong, language, rng, count - 1, measure)
+    original, values = find_results(right, wrong, language, rng, count - 1, measure)
     plain = TextEdit(*span, written(right, quote))
 
     forgiven = [
@@ -597,12 +661,11 @@ def _of_result(
         for kind, edit in _forgivable(plain, right, quote, rng)
         if edit.text != written(wrong, quote)
     ]
-    edits = tuple([TextEdit(*span, text) for text in write_values(values, quote)])
+    edits = tuple([TextEdit(*span, text) for text in write_values(map(itemgetter(1), values), quote)])
     if not edits:
         return []
-    original, *others = measure([right, *values])
-    rank = RECOGNISED if value else 0  # its definition holds the original
-    return [Feature("near-result", edits, rank, plain, share_told(original, others)), *forgiven]
+    feature = Feature("near-result", edits, RECOGNISED if value else 0, plain)  # its definition holds the original
+    return [_fit(feature, original, map(itemgetter(0), values), rng, count), *forgiven]
 
 
 def _forgivable(plain: TextEdit, right: Value, quote: str, rng: Random) -> Iterator[tuple[str, TextEdit]]:
@@ -676,23 +739,27 @@ def _draw_far(change: Change, text: str, language: Language, rng: Random, count:
     else:
         edits = [first, *[change.edit(rng) for _ in range(count if rank else 4 * count)]]
     drawn = {edit.text: edit for edit in edits if edit.text != text}
-    return _choose_edits(Feature(change.kind, tuple(drawn.values()), rank), language, rng, count)
+    return _measure_edits(Feature(change.kind, tuple(drawn.values()), rank), language, rng, count)
 
 
-def _choose_edits(feature: Feature, language: Language, rng: Random, count: int) -> list[Feature]:
-    """The feature with the edits that are wanted, of which a random number fits better than the original.
-
-    If the original fits better than all, a reader may recognise it, so other features come first.
-    """
+def _measure_edits(feature: Feature, language: Language, rng: Random, count: int) -> list[Feature]:
+    """The feature with what is known about the fit of its changes, of which a play has `count` less one."""
     if feature.rank or not feature.edits:
-        return [replace(feature, edits=feature.edits[: count - 1])] if feature.edits else []
+        return [replace(feature, most=count - 1)] if feature.edits else []
     start, end, _ = feature.edits[0]
     texts = [language.source.text(start, end), *[edit.text for edit in feature.edits]]
     original, *others = language.measure(start, end, texts)
-    candidates = list(zip(others, range(len(others)), strict=True))
-    chosen = choose_fitting(original, candidates, rng, count - 1)
-    told = share_told(original, [others[number] for number in chosen])
-    return [replace(feature, edits=tuple([feature.edits[number] for number in chosen]), told=told)]
+    return [_fit(feature, original, others, rng, count)]
+
+
+def _fit(feature: Feature, original: Scores, others: Iterable[Scores], rng: Random, count: int) -> Feature:
+    """A feature whose changes are measured.
+
+    If the original fits better than the changes of a play, a reader may recognise it, so other features come first.
+    """
+    signs = compare(original, others)
+    told = share_told([signs[place] for place in choose_places(signs, rng, count - 1)])
+    return replace(feature, most=count - 1, signs=tuple(signs), told=told)
 
 
 def _inline_constant(change: Change, language: Language, rng: Random, count: int) -> list[Feature]:
@@ -789,7 +856,7 @@ def _list_near(text: str, start: int, language: Language, rng: Random, count: in
         case _:
             return []
     edits = tuple([TextEdit(start, start + len(text), number) for number in dict.fromkeys(numbers)])
-    return _choose_edits(Feature("near-number", edits), language, rng, count)
+    return _measure_edits(Feature("near-number", edits), language, rng, count)
 
 
 def _find_numbers(text: str, language: Language, count: int) -> list[str]:
@@ -835,7 +902,7 @@ def _in_string(text: str, start: int, language: Language, rng: Random, count: in
     for word, places in itertools.zip_longest(words, _choose_places(text, rng)):
         chosen += [word] if word else []
         for kind, place in places or ():
-            chosen += _choose_edits(_at_place(kind, text, place, start, rng), language, rng, count)
+            chosen += _measure_edits(_at_place(kind, text, place, start, rng), language, rng, count)
         if len(chosen) >= MOST_FEATURES:
             break
     return chosen[:MOST_FEATURES]
@@ -889,7 +956,7 @@ def _in_words(text: str, start: int, language: Language, rng: Random, count: int
             others = _find_other_words(match[0], place, language, rng, count)
             edits = tuple([TextEdit(place, place + len(match[0]), other) for other in others])
             if edits:
-                found += _choose_edits(Feature("near-word", edits), language, rng, count)
+                found += _measure_edits(Feature("near-word", edits), language, rng, count)
         found += _in_whole(body, start + at, language, rng, count)
     rng.shuffle(found)
     found.sort(key=_order)
@@ -909,7 +976,7 @@ def _in_whole(body: str, start: int, language: Language, rng: Random, count: int
     if len(others) < 2 or not body.isascii() or FIXED.search(body):
         return []
     edits = tuple([TextEdit(start, start + len(body), other) for other in others if other.isascii()])
-    return _choose_edits(Feature("near-word", edits), language, rng, count)
+    return _measure_edits(Feature("near-word", edits), language, rng, count)
 
 
 def _find_other_words(word: str, place: int, language: Language, rng: Random, count: int) -> list[str]:
@@ -1033,7 +1100,7 @@ def _is_ordered(function: Function, display: ast.expr, source: Source) -> bool:
 def _size(features: Sequence[Feature]) -> int:
     size = 1
     for feature in features:
-        size *= 1 + len(feature.edits)
+        size *= feature.size
     return size
 
 

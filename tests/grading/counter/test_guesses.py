@@ -13,7 +13,7 @@ import pytest
 from swe_gym.grading.counter import language as module
 from swe_gym.grading.counter.language import FITS, Language, choose_fitting, share_told
 from swe_gym.grading.counter.source import Source
-from swe_gym.grading.counter.texts import _window, draw_texts
+from swe_gym.grading.counter.texts import POOL_USES, Candidates, Drawn, _window, draw_texts
 
 COUNT = 8
 
@@ -117,9 +117,9 @@ def test_where_the_original_fits_best_equal_ones_are_chosen() -> None:
     for seed in range(20):
         chosen = choose_fitting(original, candidates, Random(seed), 7)
         assert chosen.count("equal") >= 2
-        assert share_told(original, [(0.0,) * (FITS + 2)]) == 1
-        assert share_told(original, [original]) == 0.5
-        assert share_told(original, [original, (2.0,) * (FITS + 2)]) == 0
+        assert share_told([(-1,) * (FITS + 2)]) == 1
+        assert share_told([(0,) * (FITS + 2)]) == 0.5
+        assert share_told([(0,) * (FITS + 2), (1,) * (FITS + 2)]) == 0
 
 
 # --- how well a text fits its place -----------------------------------------------------------------------------------
@@ -190,14 +190,30 @@ def test_counts_are_whole_after_an_error() -> None:
     assert language.measure(*place, ["cup"]) == before
 
 
-def test_a_file_remembers_nothing_of_an_issue() -> None:
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_file_remembers_one_issue_at_most(shares: bool) -> None:
     source = Source(PLACED.encode())
     function = source.functions["test_one",]
-    draw_texts(function, source, Random(1), COUNT, issue="")
+    draw_texts(function, source, Random(1), COUNT, issue="", shares=shares)
     known = len(source.findings)
     for number in range(20):
-        draw_texts(function, source, Random(1), COUNT, issue=f"the {number}. issue")
+        draw_texts(function, source, Random(1), COUNT, issue=f"the {number}. issue", shares=shares)
     assert len(source.findings) == known
+
+
+def test_plays_share_candidates_for_a_while_and_choose_their_own_texts() -> None:
+    source = Source(NEIGHBOURS.encode())
+    function = source.functions["test_one",]
+
+    def draw(seed: int, issue: str = ISSUE) -> tuple[Drawn, object]:
+        drawn = draw_texts(function, source, Random(seed), COUNT, issue=issue, shares=True)
+        return drawn, next(one for one in source.findings.values() if isinstance(one, Candidates)).rows
+
+    drawn, rows = zip(*[draw(seed) for seed in range(POOL_USES + 1)], strict=True)
+    assert all(one is rows[0] for one in rows[:-1])
+    assert rows[-1] is not rows[0]
+    assert len({tuple(sorted(one.texts)) for one in drawn}) > POOL_USES // 2
+    assert draw(1, "another issue")[1] is not rows[-1]
 
 
 def test_texts_that_threads_draw_of_one_file_are_those_of_each_alone() -> None:

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from swe_gym.grading.counter import source as module
-from swe_gym.grading.counter.source import Source, TextEdit, parse
+from swe_gym.grading.counter.source import LEAST_COUNTED, MOST_KEPT, Source, TextEdit, parse
 
 TEXT = """\
 import m
@@ -192,3 +192,13 @@ def test_what_is_remembered_depends_on_all_arguments() -> None:
         assert find(source.tree, source, first=1) == (1, 0)
         assert find(source.tree, source, second=1) == (0, 1)
         assert find(source.tree, source, 1) == (1, 0)
+
+
+def test_the_files_used_last_are_kept_up_to_a_size() -> None:
+    small = [f"x = {number}".encode() for number in range(4)]
+    large = b"y = 1" + b" " * (MOST_KEPT - 2 * LEAST_COUNTED)
+    first = [parse(data) for data in (*small, large)]
+    assert parse(small[3]) is first[3]
+    assert parse(small[0]) is not first[0]
+    assert parse(b"x" * (MOST_KEPT + 1)) is None
+    assert parse(small[3]) is not first[3]
