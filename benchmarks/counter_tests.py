@@ -2,6 +2,10 @@
 
     python benchmarks/counter_tests.py TASKS.jsonl|toy|micro ... [--times 3] [--variants 3] [--tasks 20] [--match '*']
                                        [--record FILE] [--backend docker --base IMAGE]
+    python benchmarks/counter_tests.py TASKS.jsonl ... --plan [--tasks 20] [--match '*'] [--record FILE]
+
+The second form plans without a run, so `texts` is all that it counts. What comes without work is known of tasks that
+were judged on this machine or that the record names; of others, the numbers are upper bounds.
 
 Columns, one row per task:
 
@@ -41,16 +45,19 @@ from swe_gym.cli.common import open_source
 from swe_gym.errors import SweGymError
 from swe_gym.grading import GRADERS, CounterOptions
 from swe_gym.grading.base import Grader, Ready, Results
+from swe_gym.grading.counter.finding import Finder
+from swe_gym.grading.counter.plan import plan_counters
 from swe_gym.grading.counter.source import Function, Source, TextEdit
 from swe_gym.grading.judge import Judge
 from swe_gym.grading.patch import Patch, apply_diff, take_patch
-from swe_gym.grading.probe import forget
+from swe_gym.grading.plan import read_plan
+from swe_gym.grading.probe import forget, known
 from swe_gym.grading.protect import Protection
 from swe_gym.grading.seal import hidden_places, seal_workspace
 from swe_gym.grading.staging import Stage
 from swe_gym.sandboxes import Sandbox
 from swe_gym.tasks import TaskSource
-from swe_gym.types import Task, Verdict
+from swe_gym.types import Task, TestStatus, Verdict
 
 # --- variants of correct patches --------------------------------------------------------------------------------
 
@@ -341,6 +348,61 @@ def print_total(rows: list[Row]) -> None:
         print(f"{name}: {said} (median); maximum {', '.join(f'{value:.2f}' for value in most)}")
 
 
+@dataclass(frozen=True)
+class Planned:
+    """The counter-tests of a task, as planned.
+
+    Attributes:
+        texts: Test that must start passing -> number of texts among which only a guess finds the original.
+        tests: Number of tests that must start passing.
+        informed: Whether it is known what comes without work.
+    """
+
+    texts: dict[str, int]
+    tests: int
+    informed: bool
+
+
+def plan_task(task: Task, open_box: Opener, knowledge: Knowledge) -> Planned:
+    """Plan the counter-tests of a task in a sandbox without its environment."""
+    oracle, found = task.oracle, known(task)
+    options = knowledge.options(task).knowing(found.passing, found.returned)
+    starting = oracle.fail_to_pass or [test for test, end in oracle.expected.items() if end is TestStatus.PASSED]
+    with open_box(task.model_copy(update={"python": None})) as sandbox:
+        apply_diff(sandbox, oracle.test_patch, what="the test patch")
+        for path, text in oracle.test_files.items():
+            sandbox.write_file(path, text.encode())
+        finder = Finder(oracle, sandbox)
+        plan = plan_counters(finder, sorted(starting), (), random.Random(), options, task.problem_statement)
+        if read_plan(oracle.evaluation, sandbox.workdir).runner is None:
+            plan = plan.unforked(range(len(plan.groups)))
+    texts = {}
+    for group in plan.groups:
+        texts |= dict.fromkeys(group.tests, group.effective if group.forks else min(2, group.effective))
+    return Planned(texts, len(starting), options.passing.keys() >= set(starting))
+
+
+def print_plans(tasks: list[tuple[TaskSource, str]], open_box: Opener, knowledge: Knowledge) -> None:
+    """Plan tasks, and print the numbers of texts."""
+    table = LiveTable("covered", "informed", "task  texts")
+    plans = []
+    for source, name in tasks:
+        try:
+            plans.append(plan := plan_task(source.get(name), open_box, knowledge))
+        except SweGymError as error:
+            print(f"    {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            continue
+        counts = sorted(Counter(plan.texts.values()).items(), reverse=True)
+        texts = " ".join(f"{count}x{number}" for number, count in counts)
+        table.add(f"{len(plan.texts)}/{plan.tests}", "yes" if plan.informed else "no", f"{name}  {texts}")
+    for what, some in (("tasks", plans), ("of which informed", [plan for plan in plans if plan.informed])):
+        found = [number for plan in some for number in plan.texts.values()]
+        shares = {number: sum(one >= number for one in found) / max(1, len(found)) for number in (2, 4, 8)}
+        said = ", ".join(f"{share:.0%} with {number} texts or more" for number, share in shares.items())
+        tests = sum(plan.tests for plan in some)
+        print(f"{len(some)} {what}: {len(found)} of {tests} tests have a counter-test; of these {said}")
+
+
 def find_tasks(name: str, match: str, count: int) -> list[tuple[TaskSource, str]]:
     """Return a source with each of its first task ids that match a pattern."""
     source = open_source(name, ["difficulty=[1,2,3,4,5]", f"count={count}"] if name == "micro" else [])
@@ -358,12 +420,16 @@ def main() -> None:
     )
     parser.add_argument("--match", default="*")
     parser.add_argument("--record", default="", help="record file of `swe-gym validate`")
+    parser.add_argument("--plan", action="store_true", help="count the texts by planning alone")
     parser.add_argument("--backend", default="local", choices=["local", "docker", "kubernetes"])
     parser.add_argument("--base", help="base image of the images that a Docker engine builds for the tasks")
     arguments = parser.parse_args()
     knowledge = Knowledge(arguments.record)
     tasks = [pair for name in arguments.sources for pair in find_tasks(name, arguments.match, arguments.tasks)]
     opener = partial(open_box, backend=arguments.backend)
+    if arguments.plan:
+        print_plans(tasks, opener, knowledge)
+        return
     columns = ("covered", "correct", "alarms", "unfit", "variants", "empty", "first", "gold", "plain", "task  texts")
     table = LiveTable(*columns)
     rows = []

@@ -6,6 +6,7 @@ after the answer to the one before, whoever asks. So whatever process answers mu
 having seen only the texts so far.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -53,12 +54,38 @@ def read_exactly(fd: int, count: int, end: "float | None") -> "bytes | None":
 
 def hide_memory() -> None:
     """Forbid other processes to read or trace this one, where the system can."""
+    arguments = (PR_SET_DUMPABLE, 0, 0, 0, 0)
     try:
-        import ctypes
+        try:
+            import _ctypes  # a third of the time that ctypes takes to import
 
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+            itself = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # typeshed wants a name
+            _ctypes.call_function(_ctypes.dlsym(itself, "prctl"), arguments)
+        except (ImportError, AttributeError, TypeError):  # another Python than CPython
+            import ctypes
+
+            ctypes.CDLL(None).prctl(*arguments)
     except (ImportError, OSError, AttributeError):
         pass
+
+
+class Signer(object):
+    """Signs by HMAC with SHA-256, without `hashlib`: to load OpenSSL takes longer than all signatures."""
+
+    def __init__(self, key: bytes) -> None:
+        for name in ("_sha2", "_sha256", "hashlib"):  # since Python 3.12; before; everywhere
+            with contextlib.suppress(ImportError, AttributeError):
+                sha256 = __import__(name).sha256
+                break
+        block = bytearray(key.ljust(64, b"\0"))
+        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def sign(self, data: bytes) -> bytes:
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(data)
+        outer.update(inner.digest())
+        return bytes(outer.hexdigest().encode())
 
 
 class Link(object):
@@ -101,10 +128,7 @@ class Keeper(object):
     """
 
     def __init__(self, order: "dict[str, Any]") -> None:
-        import hashlib
-        import hmac
-
-        self._hmac = hmac.new(bytes.fromhex(order["key"]), digestmod=hashlib.sha256)
+        self._signer = Signer(bytes.fromhex(order["key"]))
         self._report = order["report"]
         self._groups = [dict(group, next=0, waits=False) for group in order["groups"]]
         self._started = False
@@ -115,9 +139,7 @@ class Keeper(object):
     def write(self, **event: object) -> None:
         """Append one signed line to the report. Each signature covers the one before."""
         line = json.dumps(event, sort_keys=True).encode()
-        signature = self._hmac.copy()
-        signature.update(self._last + line)
-        self._last = signature.hexdigest().encode()
+        self._last = self._signer.sign(self._last + line)
         try:
             fd = os.open(self._report, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             os.write(fd, self._last + b" " + line + b"\n")

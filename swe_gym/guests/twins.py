@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 REAL: "dict[str, str]" = {}
 
+NO_TEXT = "there is no text"
+
 PATIENCE = 4
 """Time limit of a twin by the clock, as a multiple of its CPU time limit: a busy machine lets it wait."""
 
@@ -115,7 +117,8 @@ class Twins(object):
         self._begun.add(number)
         self._find(number)
         for _ in range(self._link.ask(begin=number)):
-            self._play_next(number, run)
+            if not self._play_next(number, run):
+                break
         plain = self._link.ask(settle=number)
         if plain is not None:
             try:
@@ -123,8 +126,12 @@ class Twins(object):
             except SwapError as error:
                 self._link.tell(event="unsettled", group=number, error=str(error))
 
-    def _play_next(self, number: int, run: "Callable[[], Ends]") -> None:
-        """Fork for the next text of a group, and tell the keeper how its tests ended."""
+    def _play_next(self, number: int, run: "Callable[[], Ends]") -> bool:
+        """Fork for the next text of a group, and tell the keeper how its tests ended.
+
+        Returns:
+            Whether there may be another text: there is none once there is nothing left to prove.
+        """
         sys.stdout.flush(), sys.stderr.flush()
         out, into = os.pipe()
         before = Entries()
@@ -152,6 +159,7 @@ class Twins(object):
         os.waitpid(pid, 0)
         before.restore()
         self._link.answer(number, said["ends"], said["error"])
+        return bool(said["error"] != NO_TEXT)
 
     def _be_twin(self, number: int, run: "Callable[[], Ends]", into: int) -> None:
         self.is_twin = True
@@ -177,17 +185,17 @@ class Twins(object):
             return
         self._functions.clear()
         names = {key[1][-1] for key in self._of_key}
-        for thing in gc.get_objects():
-            if type(thing) is types.FunctionType and thing.__code__.co_name in names:
-                key = real(thing.__code__.co_filename), tuple(thing.__qualname__.split("."))
+        for function in [thing for thing in gc.get_objects() if type(thing) is types.FunctionType]:
+            if function.__code__.co_name in names:
+                key = real(function.__code__.co_filename), tuple(function.__qualname__.split("."))
                 if key in self._of_key:
-                    self._functions.setdefault(key, []).append(thing)
+                    self._functions.setdefault(key, []).append(function)
 
     def _swap(self, number: int, texts: "list[str] | None") -> None:
         """Put a text into the functions of a group: their code objects are replaced."""
         for place, key in enumerate(self._groups[number]):
             if texts is None or key not in self._functions:
-                raise SwapError("the function is not loaded" if texts else "there is no text")
+                raise SwapError("the function is not loaded" if texts else NO_TEXT)
             for function in self._functions[key]:
                 old = function.__code__
                 rewritten = "@py_builtins" in function.__globals__
