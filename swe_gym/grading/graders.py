@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ..errors import GradingError
 from ..sandboxes import Sandbox
-from ..types import ExecResult, Oracle, Task, TestStatus, Verdict
+from ..types import Evaluation, ExecResult, Oracle, Task, TestCommand, TestStatus, Verdict
 from .base import LOG_CHARS, Grader, Ready, Results
 from .evaluation import counts_tests, evaluate, names_failure
 from .ids import Matched, match_tests
 from .log_parsers import load_parser
-from .plan import END_TEXT, START_TEXT, EvaluationPlan, cut_to_marks, read_plan
+from .plan import END_TEXT, START_TEXT, EvaluationPlan, cut_to_marks, parse_command, read_plan
 from .reporter import MAX_OUTPUT, SignedReport, TwinOrder, run_reporter, steady_env, timeout_reason
 
 # --- the grader "tests" -----------------------------------------------------------------------------------------------
@@ -69,20 +69,29 @@ TESTS = Grader(run_tests, decide_tests)
 """The grader "tests"."""
 
 
-def find_statuses(task: Task, sandbox: Sandbox) -> dict[str, TestStatus]:
+def find_statuses(task: Task, sandbox: Sandbox, visible: str = "") -> dict[str, TestStatus]:
     """Run the hidden tests and return the status of every test, required or not. New tasks get their lists from it.
 
     Args:
         task: The task. Only the command and the timeout of its oracle are used.
         sandbox: Fresh, with the hidden tests and the work in it.
+        visible: Command that runs other tests, which the policy may see: nothing of the oracle is used. If it does not
+            call pytest or unittest exactly once, it is one test, which passes if the command succeeds.
 
     Raises:
         GradingError: The run does not count, or the runner is missing or unknown.
         SandboxError: The sandbox failed.
     """
-    plan = read_plan(task.oracle.evaluation, sandbox.workdir)
-    report, result = _run(task, plan, sandbox, task.oracle.timeout)
-    reason = report.contradiction(result, task.oracle.timeout)
+    evaluation: Evaluation = task.oracle.evaluation
+    limit = task.oracle.timeout
+    if visible:
+        evaluation, limit = TestCommand(test_cmd=visible), task.eval_timeout
+        if parse_command(visible) is None:
+            done = sandbox.exec(visible, timeout=limit, merge=True)
+            return {visible: TestStatus.PASSED if done.ok else TestStatus.FAILED}
+    plan = read_plan(evaluation, sandbox.workdir)
+    report, result = _run(task, plan, sandbox, limit)
+    reason = report.contradiction(result, limit)
     if reason:
         raise GradingError(f"task {task.task_id}: {reason}: {result.text[-2000:].strip()}")
     return report.statuses(())

@@ -13,16 +13,13 @@ from ..errors import DiffError, GradingError, SandboxError, TaskError
 from ..grading import apply_diff, find_statuses, parse_command, split_diff
 from ..rollout import DriverLink, EpisodePool, Executor, Job
 from ..rollout.executors import open_executor
-from ..types import JsonObject, Oracle, Task, TestCommand, TestStatus
+from ..types import JsonObject, Task, TestStatus
 from .attempts import Scores, ScoresOf, SelectionSettings, TaskAttempts, no_scores
 
 logger = logging.getLogger(__name__)
 
 TEST_FILE = re.compile(r"(test_.*|.*_test|tests)\.py")
 """Name of a file whose tests are run."""
-
-COMMAND = "the test command"
-"""Stands for the tests of a command whose results are not read one by one."""
 
 RETRIES = 10
 """Runs that are tried again, each once, if their sandbox or their node fails."""
@@ -208,15 +205,10 @@ def _find_passed(group: SandboxGroup, run: SuiteRun) -> frozenset[str]:
     sandbox = group.open_sealed()
     apply_diff(sandbox, run.work, what="the work")
     apply_diff(sandbox, run.tests, what="the tests")
-    task = run.task
-    call = parse_command(task.eval_cmd)
-    if not run.tests and call is None:
-        result = sandbox.exec(task.eval_cmd, timeout=task.eval_timeout, merge=True)
-        return frozenset([COMMAND] if result.ok else [])
-    command = task.eval_cmd if not run.tests else ""
-    if not command:
+    command = run.task.eval_cmd
+    if run.tests:
+        call = parse_command(run.task.eval_cmd)
         start = f"{call.before}-m {call.module}" if call else "python -m pytest"
         command = f"{start} {shlex.join(_test_files(run.tests))}"
-    oracle = Oracle(evaluation=TestCommand(test_cmd=command), timeout=task.eval_timeout)
-    statuses = find_statuses(task.model_copy(update={"oracle": oracle}), sandbox)
+    statuses = find_statuses(run.task, sandbox, command)
     return frozenset(test for test, status in statuses.items() if status is TestStatus.PASSED)

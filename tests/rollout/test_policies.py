@@ -49,7 +49,7 @@ OWN = f"{__name__}:Stubborn"
 # --- by name ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name != "llm"])
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("llm", "tree")])
 def test_every_name_makes_a_policy(env_of_adder: Make, name: str) -> None:
     factory = make_policies(name, {"actions": ["hm"]} if name == "scripted" else {})
     policy = factory(env_of_adder(), seed=1)

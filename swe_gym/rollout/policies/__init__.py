@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .llm import LLMPolicies as LLMPolicies
     from .llm import action_of as action_of
     from .llm import is_native as is_native
+    from .model_judge import ModelJudge as ModelJudge
     from .scripted import EmptyPolicy as EmptyPolicy
     from .scripted import ScriptedPolicy as ScriptedPolicy
     from .server_check import ServerFacts as ServerFacts
@@ -50,6 +51,7 @@ __all__ = [
     "HostedPolicy",
     "HumanPolicy",
     "LLMPolicies",
+    "ModelJudge",
     "Player",
     "Policy",
     "PolicyFactory",
@@ -81,6 +83,7 @@ POLICIES = Registry[Callable[..., Policy]](
         "baseline": "swe_gym.rollout.policies.baseline:BaselinePolicy",
         "human": "swe_gym.rollout.policies.human:HumanPolicy",
         "llm": "swe_gym.rollout.policies.llm:LLMPolicy [llm]",
+        "tree": "swe_gym.rollout.search:TreePlayer",
     },
     group="swe_gym.policies",
 )

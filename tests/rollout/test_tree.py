@@ -1,0 +1,168 @@
+"""A policy that errs at times, and a search that goes back."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from swe_gym.envs import SweEnv
+from swe_gym.errors import UsageError
+from swe_gym.rollout import RolloutBudget, play, replay_trajectory
+from swe_gym.rollout.policies import PolicyReport, make_policies
+from swe_gym.rollout.search import NodeValue
+from swe_gym.tasks.file import write_tasks
+from swe_gym.testing.openai_server import ModelReply, OpenAIServer
+from swe_gym.trajectories import PolicyInfo, Trajectory, Usage
+from swe_gym.types import FolderWorkspace, Task
+
+
+def act(name: str, **arguments: Any) -> str:
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+def shell(command: str) -> str:
+    return act("bash", command=command)
+
+
+LOOK, REPAIR, BREAK = shell("cat calc.py"), shell("sed -i 's/a - b/a + b/' calc.py"), shell("echo '(' >> calc.py")
+SUBMIT = act("submit")
+
+
+class Noisy:
+    """Looks, repairs and submits; breaks the file instead of the repair, with some probability."""
+
+    def __init__(self, env: gymnasium.Env[str, str], errs: float = 0.7, seed: int | None = None) -> None:  # noqa: ARG002
+        self._errs, self._draw = errs, random.Random(seed)
+        self._turn = 0
+
+    def reset(self, info: Any) -> None:  # noqa: ARG002
+        self._turn = 0
+
+    def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:  # noqa: ARG002
+        self._turn = len(turns)
+
+    def act(self, observation: str) -> str:  # noqa: ARG002
+        self._turn += 1
+        wrong = self._draw.random() < self._errs
+        return [LOOK, BREAK if wrong else REPAIR, SUBMIT][min(self._turn, 3) - 1]
+
+    def report(self) -> PolicyReport:
+        return PolicyReport(policy=PolicyInfo(name="noisy", model="dice"), usage=Usage(completion_tokens=10, calls=1))
+
+
+class Forgetful:
+    """A policy that cannot continue an episode."""
+
+    def reset(self, info: Any) -> None: ...
+
+    def act(self, observation: str) -> str:  # noqa: ARG002
+        return SUBMIT
+
+
+def by_name(env: SweEnv, turns: Sequence[tuple[str, str]]) -> NodeValue:  # noqa: ARG001
+    """A value function of the user's."""
+    return NodeValue(float("a + b" in env.sandbox.read_file("calc.py").decode()))
+
+
+Make = Callable[..., SweEnv]
+
+
+@pytest.fixture
+def visible(adder: Task, tmp_path: Path) -> Make:
+    """Environments on the good task with a visible test that finds broken files only."""
+    assert isinstance(adder.workspace, FolderWorkspace)
+    tests = Path(adder.workspace.path) / "tests"
+    tests.mkdir()
+    (tests / "__init__.py").touch()
+    body = "import unittest\nfrom calc import add\n\nclass OldTest(unittest.TestCase):\n"
+    (tests / "test_old.py").write_text(f"{body}    def test_zero(self): self.assertEqual(add(2, 0), 2)\n")
+    path = tmp_path / "visible.jsonl"
+    write_tasks([adder.model_copy(update={"eval_cmd": "python -m unittest discover -s tests -t ."})], path)
+    return lambda **arguments: SweEnv("file", {"path": str(path)}, **arguments)
+
+
+def search(env: SweEnv, budget: RolloutBudget | None = None, seed: int = 0, **options: Any) -> Trajectory:
+    policies = make_policies("tree", {"inner": f"{__name__}:Noisy", **options})
+    try:
+        return play(env, policies(env, seed=seed), seed=seed, budget=budget)
+    finally:
+        policies.close()
+        env.close()
+
+
+def calls_of(record: Trajectory) -> int:
+    searched = record.policy.options["searched"]
+    assert isinstance(searched, dict)
+    return int(searched["calls"])
+
+
+@pytest.mark.parametrize("order", ["best", "beam"])
+def test_a_search_goes_back_where_the_tests_break(visible: Make, order: str) -> None:
+    """The first repair of this seed breaks the file, so the policy alone fails."""
+    record = search(visible(), search=order)
+    assert (record.reward, record.reason, record.resolved) == (1.0, "submit", True)
+    assert [turn.action for turn in record.turns] == [LOOK, REPAIR, SUBMIT]
+    assert (record.policy.name, record.policy.model, record.policy.options["search"]) == ("tree", "dice", order)
+    assert calls_of(record) > 2
+    assert record.usage.completion_tokens > 30
+    assert (record.parent, record.branch_turn) == ("", 0)
+    assert order == "beam" or replay_trajectory(record) is None
+
+
+def test_a_spent_budget_submits_the_best_work(visible: Make) -> None:
+    for options in ({"calls": 1}, {"tokens": 10, "budget": RolloutBudget(cost=1.0)}):
+        record = search(visible(), errs=0.0, **options)
+        assert [turn.action for turn in record.turns] == [LOOK]
+        assert (record.reason, record.reward, record.reward_valid) == ("calls", 0.0, True)
+        assert record.turns[-1].truncated
+
+
+def test_the_last_turn_is_left_to_the_submission(visible: Make) -> None:
+    record = search(visible(max_turns=3), errs=0.0, branches=1)
+    assert (record.reward, len(record.turns)) == (1.0, 3)
+    short = search(visible(max_turns=2), errs=0.0)
+    assert ([turn.action for turn in short.turns], short.reward) == ([LOOK], 0.0)
+
+
+def test_a_value_of_the_users_and_a_models(visible: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = search(visible(max_turns=2), value=f"{__name__}:by_name")
+    assert [turn.action for turn in record.turns] == [LOOK]
+    patches: list[str] = []
+
+    def reply(request: Any) -> ModelReply:
+        patches.append(request["messages"][-1]["content"])
+        return ModelReply(content=f"SCORE: {100 if '+    return a + b' in patches[-1] else 10}")
+
+    with OpenAIServer(reply) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
+        judge = {"model": server.model, "base_url": server.base_url}
+        record = search(visible(), value="judge", value_options=judge, branches=6)
+    assert record.reward == 1.0
+    assert patches
+    assert record.usage.prompt_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"search": "bets"}, "best"),
+        ({"calls": 0}, "policy.calls must be a whole number of at least 1"),
+        ({"value": "test"}, "tests"),
+        ({"value_options": {"model": "x"}}, "takes no options"),
+        ({"value": "judge", "value_options": {"modle": "x"}}, "model"),
+        ({"erss": 1}, "errs"),
+        ({"inner": f"{__name__}:Forgetful"}, "cannot continue an episode"),
+    ],
+)
+def test_what_cannot_search_is_refused(visible: Make, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        search(visible(), **options)
+
+
+def test_a_task_without_visible_tests_needs_another_value(env_of_adder: Make) -> None:
+    with pytest.raises(UsageError, match="adder has no visible tests to value its work by"):
+        search(env_of_adder())
