@@ -96,9 +96,10 @@ class Derived(ImageSource):
 def derived_image(stored_image: str) -> StoredImage:
     link = tarfile.TarInfo("two")
     link.type, link.linkname = tarfile.LNKTYPE, "one"
+    most = ("usr/share", "usr/lib/python3", "usr/lib/python3.11", "usr/lib/git-core")  # of the files, which are copied
     data = layer(
         ("etc/.wh.debian_version", b""),
-        ("usr/share/doc/.wh..wh..opq", b""),
+        *((f"{folder}/.wh..wh..opq", b"") for folder in most),
         ("usr/share/doc/new", b""),
         ("one", b"as it was"),
         (link, b""),

@@ -189,7 +189,7 @@ IN_CONTAINERS = [cheat for cheat in CHEATS if cheat.name in OF_THE_MACHINE - SLO
 
 @pytest.mark.timeout(900)
 def test_only_honest_work_counts_in_a_container(rows: Callable[[str], Row]) -> None:
-    assert play([*IN_CONTAINERS, *HONEST], task_of(rows("swebench")), "docker", workers=4) == []
+    assert play([*IN_CONTAINERS, *HONEST[::3]], task_of(rows("swebench")), "docker", workers=4) == []
 
 
 @pytest.mark.timeout(900)
