@@ -133,9 +133,9 @@ def test_a_class_name_stands_once() -> None:
 
 
 def test_a_name_of_a_test_module_stands_once() -> None:
-    """pytest imports them by their names alone. Of the two for Harbor, one is skipped where Harbor is missing."""
+    """pytest imports them by their names alone."""
     names = collections.Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
-    assert {name for name, count in names.items() if count > 1} <= {"test_harbor.py"}
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 MOST_NAMES = 24
