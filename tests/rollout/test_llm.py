@@ -535,7 +535,7 @@ def test_close_unblocks_waiting_policies(env_of_adder: Make, serve: Any, llm: An
 def test_a_client_that_is_closed_while_it_connects_leaves_nothing_open(serve: Any) -> None:
     server = serve()
     server.inject(CHAT, times=None, hang=True)
-    for _ in range(30):
+    for _ in range(10):
         client = ChatClient(server.base_url, "key", timeout=10, deadline=10, retries=0)
         with ThreadPoolExecutor(3) as threads:
             calls = [threads.submit(client.complete, {"model": "scripted", "messages": []}) for _ in range(3)]

@@ -134,9 +134,9 @@ def test_sampler_and_trainer_agree_and_the_first_ratio_is_one(model_folder: str,
 def test_rewarded_answers_become_likelier(model_folder: str, tmp_path: Path) -> None:
     sections = {
         "generation": SCRIPTED,
-        "optim": {"lr": 3e-3, "max_tokens_per_microbatch": 600},
-        "run": {"updates": 6},
-        "algorithm": {"prompts_per_step": 4, "group_size": 4, "advantage": "rloo", "tis_cap": 0},
+        "optim": {"lr": 1e-2, "max_tokens_per_microbatch": 600},
+        "run": {"updates": 4},
+        "algorithm": {"prompts_per_step": 2, "group_size": 4, "advantage": "rloo", "tis_cap": 0},
     }
     trainer = Trainer(config(model_folder, tmp_path / "run", **sections))
     before = _likelihoods(trainer)
