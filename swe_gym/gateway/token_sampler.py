@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import PolicyError
-from ..rollout.tokens import ChatTemplate, Completion, Generator
-from ..trajectories import PolicyInfo, Usage
+from ..rollout.tokens import ChatTemplate, Completion, Generator, usage_of
+from ..trajectories import PolicyInfo
 from ..types import JsonObject
 from .calls import WRITTEN_ID, Answer, Call, Finish, Tokens, keep_written_ids
 from .history import AnsweredCall, CallPlace
@@ -93,7 +93,7 @@ class TokenSampler:
             kept = keep_written_ids(calls, call.messages) if written else calls
             message, same = {**message, "tool_calls": kept}, same and kept == calls
         finish: Finish = "tool_calls" if message.get("tool_calls") else completion.finish
-        usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.token_ids), calls=1)
+        usage = usage_of(prompt, completion)
         return Answer(message=message, text=text, finish=finish, usage=usage, tokens=tokens, same=same and said == text)
 
     def count(self, call: Call) -> int:

@@ -143,7 +143,7 @@ class GenerationConfig(Frozen):
 
     Attributes:
         backend: "vllm" over HTTP, "hf" in this process, or "module:Class".
-        url: Address of a running vLLM server. If empty, the trainer starts one.
+        url: Address of a running vLLM server, or of several, separated by blanks. If empty, the trainer starts one.
         options: Options of the backend, such as the server's arguments.
         temperature: Sampling temperature in training.
         max_tokens: Maximum tokens of one answer.

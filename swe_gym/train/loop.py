@@ -94,6 +94,7 @@ def rollout_metrics(played: PlayedBatch) -> JsonObject:
             "turns": len(turns) / count,
             "tokens_per_episode": sum(one.usage.completion_tokens for one in started) / count,
             "frac_cut": sum(map(is_cut, started)) / count,
+            **_cache_hits(played),
             "calls_valid": sum(bool(turn.tool) for turn in turns) / len(turns) if turns else math.nan,
         }
     if branches := [one for one in played.trajectories if one.parent]:
@@ -104,6 +105,12 @@ def rollout_metrics(played: PlayedBatch) -> JsonObject:
             "prefix_tokens_per_episode": sum(one.usage.completion_tokens for one in branches) / len(branches),
         }
     return metrics
+
+
+def _cache_hits(played: PlayedBatch) -> JsonObject:
+    """Return the share of the prompts' tokens that servers had in their caches, if they tell."""
+    cached = sum(one.usage.cached_tokens for one in played.trajectories)
+    return {"frac_cached": cached / sum(one.usage.prompt_tokens for one in played.trajectories)} if cached else {}
 
 
 def _find_varied(played: PlayedBatch) -> Tensor:

@@ -120,6 +120,9 @@ METRICS = (
     Metric("Turns per episode", "Mean number of turns.", ("turns",)),
     Metric("Cut episodes", "Share of episodes that a limit ended: turns, time or context.", ("frac_cut",), share=True),
     Metric(
+        "Cached prompts", "Share of the prompts' tokens that servers had in their caches.", ("frac_cached",), share=True
+    ),
+    Metric(
         "Groups with nonzero variance",
         "Share of episodes in groups whose rewards differ. The others have no gradient in a group estimator.",
         ("frac_nonzero_variance",),

@@ -1,6 +1,7 @@
 """The vLLM client against a server that speaks its protocol and fails on demand."""
 
 import copy
+import dataclasses
 import resource
 import subprocess
 import sys
@@ -82,7 +83,8 @@ class Server(OpenAIServer):
                 "logprobs": {"content": entries},
             }
             choice["weight_versions"] = [{"version": self.label, "start": 0, "end": 3}] if self.names_weights else None
-            raise HttpAnswer(200, {"choices": [choice]})
+            details = {"prompt_tokens_details": {"cached_tokens": reply.cached_tokens}}
+            raise HttpAnswer(200, {"choices": [choice], "usage": details})
         super().answer(exchange)
 
     def answer_adapters(self, asked: Any) -> None:
@@ -138,7 +140,9 @@ def test_the_token_endpoint_is_preferred(server: Server, tiny_lm: Any, tokenizer
         PolicyModel(tiny_lm),
         tokenizer,
     )
-    assert list(ask(generator).token_ids) == [5, 6, 0]
+    server.reply = lambda _: dataclasses.replace(REPLY, cached_tokens=2)
+    said = ask(generator)
+    assert (list(said.token_ids), said.cached) == ([5, 6, 0], 2)
     assert server.requests[-1].path == "/inference/v1/generate"
     generator.close()
 
@@ -332,7 +336,7 @@ def answer_by_script(tokenizer: Any, count: Callable[[], None]) -> Callable[[Any
             count()
         ids = tokenizer.encode(says_by_seed(tokenizer.decode(request["token_ids"]), None), add_special_tokens=False)
         ids = [*ids, tokenizer.eos_token_id][:100]
-        return ModelReply("", token_ids=ids, logprobs=[-1.0] * len(ids))
+        return ModelReply("", token_ids=ids, logprobs=[-1.0] * len(ids), cached_tokens=16)
 
     return reply
 
@@ -356,6 +360,7 @@ def test_a_restarted_server_costs_a_run_no_episode(
     lines = numbers(tmp_path / "run")
     assert [(line["update"], line["episodes"], line["lost"]) for line in lines] == [(1, 4, 0), (2, 4, 0)]
     assert server.paths().count("POST /collective_rpc") == 3 + 2  # once for each restart
+    assert all(0 < line["frac_cached"] < 1 for line in lines)
 
 
 def test_a_server_that_is_gone_stops_the_run_which_resumes(model_folder: str, tokenizer: Any, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ SECONDS = {
 ABSENT = (
     "kl",
     "frac_cut",
+    "frac_cached",
     "frac_ratio_tails",
     "staleness_mean",
     "frac_stale_tokens",

@@ -31,17 +31,29 @@ class Completion(NamedTuple):
         logprobs: Log-probability of each token under the sampling distribution.
         finish: "stop" if the model ended the answer, "length" if the limit did.
         version: Version of the weights.
+        cached: Number of prompt tokens that the server had in its cache; 0 if it does not tell.
     """
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     finish: Literal["stop", "length"]
     version: int
+    cached: int = 0
 
 
 def as_sampled(ids: Sequence[int], end: int) -> Completion:
     """Return the answer of a model that was sure of these tokens and then ended."""
     return Completion([*ids, end], [0.0] * (len(ids) + 1), "stop", 0)
+
+
+def usage_of(prompt: Sequence[int], completion: Completion) -> Usage:
+    """Return the tokens of a prompt and its answer."""
+    return Usage(
+        prompt_tokens=len(prompt),
+        cached_tokens=min(completion.cached, len(prompt)),
+        completion_tokens=len(completion.token_ids),
+        calls=1,
+    )
 
 
 def read_completion(reply: Json, version: int) -> Completion:
@@ -57,7 +69,15 @@ def read_completion(reply: Json, version: int) -> Completion:
         raise PolicyError(f"the server aborted an answer: finish_reason {finish!r}", reason="bad_reply", retryable=True)
     said = choice["logprobs"]
     logprobs = [entry["logprob"] for entry in said["content"]] if "content" in said else said["token_logprobs"]
-    return Completion(choice["token_ids"], logprobs, finish, version)
+    return Completion(choice["token_ids"], logprobs, finish, version, _cached_tokens(reply))
+
+
+def _cached_tokens(reply: JsonObject) -> int:
+    try:
+        cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+    except (LookupError, TypeError):  # a server need not tell
+        return 0
+    return cached if isinstance(cached, int) else 0
 
 
 class Generator(Protocol):
@@ -389,7 +409,7 @@ class TokenPolicy:
         seed = None if self._seed is None else self._seed + self._turn
         completion = self._generator.generate(prompt, max_tokens=room, temperature=self._temperature, seed=seed)
         self._turn += 1
-        self._usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.token_ids), calls=1)
+        self._usage = usage_of(prompt, completion)
         return conversation.answer(completion, self._temperature)
 
     def _hear(self, observation: str) -> TokenConversation:

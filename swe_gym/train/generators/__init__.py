@@ -1,7 +1,7 @@
 """The table of generators, which sample tokens for training. Each is a `TrainGenerator`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -93,4 +93,19 @@ def make_generator(
         UsageError: The name is unknown, or the generator does not take these options.
         MissingDependency: The generator needs an extra that is not installed.
     """
-    return GENERATORS.load(config.backend)(config, model, tokenizer)
+    make, urls = GENERATORS.load(config.backend), config.url.split()
+    if len(urls) < 2:
+        return make(config, model, tokenizer)
+    if not hasattr(make, "is_up"):
+        raise UsageError(f"generation.url names {len(urls)} servers: generation.backend {config.backend!r} takes one")
+    from .routing import RoutedGenerator, ServerGenerator
+
+    served = cast("Callable[..., ServerGenerator]", make)
+    servers: list[ServerGenerator] = []
+    try:
+        servers.extend(served(config.model_copy(update={"url": url}), model, tokenizer) for url in urls)
+    except BaseException:
+        for server in servers:
+            server.close()
+        raise
+    return RoutedGenerator(servers)

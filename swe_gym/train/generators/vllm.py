@@ -18,6 +18,7 @@ import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import httpx
@@ -31,7 +32,8 @@ from ...types import Frozen, Json, JsonObject
 from ..config import GenerationConfig
 from ..model import PolicyModel
 from . import WeightsLost, read_options
-from .weight_sync import make_weight_sync, write_folder
+from .routing import PrefixRouter
+from .weight_sync import make_weight_sync, read_arguments, write_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -98,8 +100,9 @@ class VllmServer:
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
         command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(max_context)]
         command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-        if _knows(Path(package.submodule_search_locations[0]), "enable_scale_out"):
-            command.append("--enable-scale-out")
+        for argument in ("enable_scale_out", "enable_prompt_tokens_details"):
+            if _knows(Path(package.submodule_search_locations[0]), argument):
+                command.append(f"--{argument.replace('_', '-')}")
         variables = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
         self._log = log
         with log.open("wb") as output:
@@ -194,6 +197,8 @@ class VllmOptions(Frozen):
 
     Attributes:
         api_key: Key of the server.
+        data_parallel_size: Data-parallel ranks behind the address; by default those of `args`. A conversation stays at
+            one.
         weight_sync: How weights are sent: "file", "ipc" or "nccl".
         weight_sync_folder: Folder for weight files; by default in memory.
         seeds: Whether requests have seeds; by default on a GPU only, as seeds crash vLLM 0.32 on a CPU.
@@ -208,6 +213,7 @@ class VllmOptions(Frozen):
     model_config = ConfigDict(coerce_numbers_to_str=True)  # VLLM_CPU_KVCACHE_SPACE = 1
 
     api_key: str = ""
+    data_parallel_size: int | None = Field(default=None, ge=1)
     weight_sync: str = "file"
     weight_sync_folder: str = ""
     seeds: bool | None = None
@@ -243,6 +249,8 @@ class VllmGenerator:
         self._config, self._options = config, options
         self._model, self._tokenizer = model, tokenizer
         self._version = 0
+        self._ranks = options.data_parallel_size or int(read_arguments(config.options).get("--data-parallel-size", 1))
+        self._router = PrefixRouter(self._ranks)
         self._label = ""  # the server's name of the synced weights; empty if it has none
         self._lost = False
         self._size: int = model.lm.get_input_embeddings().num_embeddings
@@ -311,12 +319,9 @@ class VllmGenerator:
         else:
             path = "/v1/completions"
             body |= {"prompt": list(prompt), "return_token_ids": True, **sampling}
-        try:
-            reply = self._post(path, body)
-        except PolicyError as error:
-            if self._means_loss(error):
-                raise self._lose(str(error)) from error
-            raise
+        with self._router.place_of(prompt) as rank:
+            headers = {"X-data-parallel-rank": str(rank)} if self._ranks > 1 else {}
+            reply = self._sample(path, body, headers)
         try:
             completion = read_completion(reply, version)
             self._check(completion, max_tokens)
@@ -325,7 +330,16 @@ class VllmGenerator:
             raise _bad_reply(f"{path} answered {str(reply)[:200]}: {error!r}") from error
         if self._label and labels - {self._label}:
             raise self._lose(f"{self._http.base_url} was restarted: it answered with other weights")
+        self._router.remember([*prompt, *completion.token_ids], rank)
         return completion
+
+    def _sample(self, path: str, body: JsonObject, headers: Mapping[str, str]) -> Json:
+        try:
+            return self._answer("POST", path, body, headers=headers)
+        except PolicyError as error:
+            if self._means_loss(error):
+                raise self._lose(str(error)) from error
+            raise
 
     def _check(self, completion: Completion, max_tokens: int) -> None:
         """Check a completion: an invalid one would stop or spoil an update later."""
@@ -475,8 +489,15 @@ class VllmGenerator:
     def _post(self, path: str, body: JsonObject) -> Json:
         return self._answer("POST", path, body)
 
-    def _answer(self, method: str, path: str, body: JsonObject | None, timeout: float = TIMEOUT) -> Json:
-        response = self._send(method, path, body, timeout)
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        body: JsonObject | None,
+        timeout: float = TIMEOUT,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Json:
+        response = self._send(method, path, body, timeout, headers)
         if response.status_code != 200:
             trouble = self._server.trouble() if self._server is not None and response.status_code >= 500 else ""
             raise PolicyError(
@@ -491,12 +512,20 @@ class VllmGenerator:
         except ValueError as error:
             raise _bad_reply(f"{path} did not answer with JSON: {response.text[:200]!r}") from error
 
-    def _send(self, method: str, path: str, body: JsonObject | None, timeout: float = TIMEOUT) -> httpx.Response:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: JsonObject | None,
+        timeout: float = TIMEOUT,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> httpx.Response:
         if self._closed.is_set():
             raise _make_closed_error()
         limits = httpx.Timeout(timeout, connect=SHORT_TIMEOUT)
         try:
-            return self._http.request(method, path, json=body, timeout=limits, extensions={"trace": self._note})
+            trace = {"trace": self._note}
+            return self._http.request(method, path, json=body, timeout=limits, headers=dict(headers), extensions=trace)
         except (httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout) as error:
             raise PolicyError(
                 f"vLLM did not answer {path} within {timeout:.0f} s", reason="timeout", retryable=True

@@ -1,0 +1,152 @@
+"""Several servers as one sampler: a conversation stays where its prefix is in the cache."""
+
+import collections
+import contextlib
+import logging
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
+
+from ...errors import PolicyError
+from ...rollout.tokens import Completion
+from . import TrainGenerator, WeightsLost
+
+logger = logging.getLogger(__name__)
+
+BLOCK = 16
+"""Tokens of a block. vLLM caches whole blocks of this size, too."""
+
+MOST_HOMES = 100_000
+"""Number of prefixes whose place is remembered."""
+
+
+class PrefixRouter:
+    """Chooses a place for each request: a server, or a data-parallel rank of one.
+
+    A prompt that continues an answer goes to the place of that answer. Any other goes to the place with the fewest open
+    requests, or among those to the one with the fewest conversations so far.
+
+    Args:
+        places: Number of places.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._open = [0] * places
+        self._begun = [0] * places
+        self._homes: collections.OrderedDict[int, int] = collections.OrderedDict()  # hash of a prefix -> place
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def place_of(self, prompt: Sequence[int], down: Collection[int] = ()) -> Iterator[int]:
+        """Choose the place of a request, which is open within the `with` block.
+
+        Args:
+            prompt: Token ids.
+            down: Places that take no requests.
+        """
+        with self._lock:
+            home = next((self._homes[one] for one in reversed(_prefixes(prompt)) if one in self._homes), None)
+            if home is None or home in down:
+                up = [one for one in range(len(self._open)) if one not in down]
+                home = min(up, key=lambda one: (self._open[one], self._begun[one]))
+                self._begun[home] += 1
+            self._open[home] += 1
+        try:
+            yield home
+        finally:
+            with self._lock:
+                self._open[home] -= 1
+
+    def remember(self, ids: Sequence[int], place: int) -> None:
+        """Keep the place of a prompt with its answer."""
+        with self._lock:
+            for one in _prefixes(ids)[-1:]:
+                self._homes[one] = place
+                self._homes.move_to_end(one)
+            if len(self._homes) > MOST_HOMES:
+                self._homes.popitem(last=False)
+
+
+def _prefixes(ids: Sequence[int]) -> list[int]:
+    """Return a hash of each prefix of whole blocks, the shortest first."""
+    found, last = [], 0
+    for end in range(BLOCK, len(ids) + 1, BLOCK):
+        last = hash((last, *ids[end - BLOCK : end]))
+        found.append(last)
+    return found
+
+
+class ServerGenerator(TrainGenerator, Protocol):
+    """A generator that samples from a server."""
+
+    def is_up(self) -> bool:
+        """Return whether the server answers."""
+        ...
+
+
+class RoutedGenerator:
+    """Samples from several servers with the same weights.
+
+    A server that loses the weights gets no requests until the next weight sync, which it joins if it answers then. Its
+    conversations continue on the others.
+
+    Args:
+        servers: A generator for each server. `close` closes them.
+    """
+
+    def __init__(self, servers: Sequence[ServerGenerator]) -> None:
+        self._servers = servers
+        self._router = PrefixRouter(len(servers))
+        self._down: frozenset[int] = frozenset()
+        self._lock = threading.Lock()
+
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
+        """See `Generator`.
+
+        Raises:
+            WeightsLost: The last server lost the weights.
+        """
+        while True:
+            with self._router.place_of(prompt, self._down) as place:
+                try:
+                    completion = self._servers[place].generate(
+                        prompt, max_tokens=max_tokens, temperature=temperature, seed=seed
+                    )
+                except WeightsLost as error:
+                    if not self._drop(place):
+                        raise
+                    logger.warning("%s. Its conversations continue on other servers", error)
+                    continue
+            self._router.remember([*prompt, *completion.token_ids], place)
+            return completion
+
+    def _drop(self, place: int) -> bool:
+        """Send no more requests to a server, unless it is the last one. Returns whether there are others."""
+        with self._lock:
+            down = self._down | {place}
+            if len(down) == len(self._servers):
+                return False
+            self._down = down
+            return True
+
+    def sync_weights(self, version: int) -> None:
+        """Sync the weights to the servers that answer, one after the other; if none does, to one that comes back."""
+        up = [place for place, server in enumerate(self._servers) if server.is_up()]
+        synced = set()
+        for place in up or range(len(self._servers)):
+            try:
+                self._servers[place].sync_weights(version)
+            except PolicyError as error:
+                if error.reason not in ("connection", "timeout"):
+                    raise
+                lost = error
+            else:
+                synced.add(place)
+        if not synced:
+            raise lost
+        self._down = frozenset(range(len(self._servers))) - synced
+
+    def close(self) -> None:
+        """Close the generators. Idempotent."""
+        for server in self._servers:
+            server.close()

@@ -1,0 +1,162 @@
+"""Conversations stay at their server, and continue elsewhere if it is lost."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("httpx")
+
+from test_vllm import Server  # noqa: E402  only where torch is there
+
+from swe_gym.errors import PolicyError, UsageError  # noqa: E402
+from swe_gym.rollout.tokens import Completion  # noqa: E402
+from swe_gym.train.config import GenerationConfig  # noqa: E402
+from swe_gym.train.generators import WeightsLost, make_generator  # noqa: E402
+from swe_gym.train.generators.routing import BLOCK, PrefixRouter, RoutedGenerator  # noqa: E402
+from swe_gym.train.model import PolicyModel  # noqa: E402
+
+TURNS, ANSWER = 8, 40
+
+
+class Cached:
+    """A server with a prefix cache, as vLLM has one: whole blocks of prompts and answers."""
+
+    def __init__(self) -> None:
+        self.known: set[tuple[int, ...]] = set()
+        self.hits = self.asked = 0
+        self.versions: list[int] = []
+        self.lost, self.up = False, True
+
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002
+        if self.lost or not self.up:
+            raise WeightsLost("the server stopped")
+        ids = [*prompt, *random.Random(str(prompt)).choices(range(1000), k=ANSWER)]
+        cached = max((end for end in range(0, len(prompt) + 1, BLOCK) if tuple(prompt[:end]) in self.known), default=0)
+        self.known |= {tuple(ids[:end]) for end in range(BLOCK, len(ids) + 1, BLOCK)}
+        self.asked, self.hits = self.asked + 1, self.hits + cached
+        return Completion(ids[len(prompt) :], [-1.0] * ANSWER, "stop", 0, cached)
+
+    def is_up(self) -> bool:
+        return self.up
+
+    def sync_weights(self, version: int) -> None:
+        if not self.up:
+            raise PolicyError("the server has not answered", reason="connection")
+        self.lost = False
+        self.versions.append(version)
+
+    def close(self) -> None:
+        self.versions.append(-1)
+
+
+def ask(generator: Any, prompt: Sequence[int]) -> Completion:
+    said: Completion = generator.generate(prompt, max_tokens=ANSWER, temperature=1.0, seed=None)
+    return said
+
+
+def play(generator: Any, conversations: int) -> None:
+    """Play conversations whose turns come in any order; each four begin alike, as the attempts at a task."""
+    draw = random.Random(0)
+    prompts = {one: [*random.Random(one // 4).choices(range(1000), k=100), one] for one in range(conversations)}
+    turns = [one for one in prompts for _ in range(TURNS)]
+    draw.shuffle(turns)
+    for one in turns:
+        prompts[one] += [*ask(generator, prompts[one]).token_ids, *draw.choices(range(1000), k=25)]
+
+
+def test_two_servers_have_nine_tenths_of_the_prefix_hits_of_one() -> None:
+    alone, both, blind = Cached(), [Cached(), Cached()], [Cached(), Cached()]
+    play(alone, 40)
+    play(RoutedGenerator(both), 40)
+    assert sum(one.hits for one in both) >= 0.9 * alone.hits
+    assert both[0].asked == pytest.approx(both[1].asked, rel=0.1)
+
+    class AnyServer:
+        def generate(self, prompt: Sequence[int], **options: Any) -> Completion:
+            return random.choice(blind).generate(prompt, **options)
+
+    play(AnyServer(), 40)
+    assert sum(one.hits for one in blind) < 0.9 * alone.hits  # the measure tells the two apart
+
+
+def test_new_conversations_go_where_the_fewest_requests_are_open() -> None:
+    router = PrefixRouter(3)
+    with router.place_of([1]) as first, router.place_of([2]) as second, router.place_of([3], down=[second]) as third:
+        assert len({first, second}) == 2
+        assert third not in (first, second)
+    router.remember(range(100), 2)
+    for _ in range(3):
+        with router.place_of(range(120)) as place:
+            assert place == 2
+    with router.place_of(range(120), down=[2]) as place:
+        assert place != 2
+
+
+def test_conversations_of_a_lost_server_continue_on_another() -> None:
+    servers = [Cached(), Cached()]
+    generator = RoutedGenerator(servers)
+    prompt = [*range(64), *ask(generator, range(64)).token_ids]
+    home = next(one for one in servers if one.asked)
+    other = next(one for one in servers if not one.asked)
+    home.lost = True
+    ask(generator, prompt)
+    home.lost = False  # it was restarted with its first weights
+    ask(generator, [*prompt, 1])
+    assert (home.asked, other.asked) == (1, 2)
+    other.lost = True
+    with pytest.raises(WeightsLost):  # no server has the weights
+        ask(generator, prompt)
+    generator.sync_weights(3)
+    assert [one.versions for one in servers] == [[3], [3]]
+
+
+def test_a_weight_sync_leaves_out_servers_that_are_down() -> None:
+    servers = [Cached(), Cached()]
+    generator = RoutedGenerator(servers)
+    servers[0].up = False
+    generator.sync_weights(1)
+    for start in range(3):
+        ask(generator, range(start, 64))
+    assert [one.asked for one in servers] == [0, 3]
+    servers[1].up = False
+    with pytest.raises(PolicyError, match="has not answered"):
+        generator.sync_weights(2)
+    servers[0].up = servers[1].up = True
+    generator.sync_weights(2)
+    generator.close()
+    assert [one.versions for one in servers] == [[2, -1], [1, 2, -1]]
+
+
+def test_several_addresses_are_several_servers(tiny_lm: Any, tokenizer: Any) -> None:
+    model = PolicyModel(tiny_lm)
+    with Server() as one, Server() as two:
+        urls = f"{one.url} {two.url}/v1"
+        generator = make_generator(GenerationConfig(url=urls, options={"api_key": "k"}), model, tokenizer)
+        generator.sync_weights(1)
+        assert [server.weights for server in (one, two)] == [1, 1]
+        for prompt in ([1] * 20, [2] * 20):
+            ask(generator, prompt)
+        assert [server.paths().count("POST /v1/completions") for server in (one, two)] == [1, 1]
+        generator.close()
+        config = GenerationConfig(url=f"{one.url} http://127.0.0.1:9", options={"api_key": "k"})
+        with pytest.raises(PolicyError, match="cannot reach"):
+            make_generator(config, model, tokenizer)
+    with pytest.raises(UsageError, match=r"names 2 servers: .* 'hf' takes one"):
+        make_generator(GenerationConfig(backend="hf", url=urls), model, tokenizer)
+
+
+def test_a_conversation_stays_at_its_data_parallel_rank(tiny_lm: Any, tokenizer: Any) -> None:
+    with Server() as server:
+        server.tokens_in_tokens_out = True
+        options = {"api_key": "k", "data_parallel_size": 2}
+        generator = make_generator(GenerationConfig(url=server.url, options=options), PolicyModel(tiny_lm), tokenizer)
+        prompts = [[number] * 30 for number in (1, 2)]
+        for _ in range(3):
+            prompts = [[*prompt, *ask(generator, prompt).token_ids] for prompt in prompts]
+        generator.close()
+    ranks = [one.headers.get("x-data-parallel-rank") for one in server.requests if one.path.endswith("/generate")]
+    assert ranks == [None, *["0", "1"] * 3]  # the first only asks whether the path exists
