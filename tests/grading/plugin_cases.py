@@ -210,7 +210,7 @@ CASES = (
     PluginCase("aiohttp", ("pytest==8.3.5", "pytest-aiohttp==1.1.0", "aiohttp==3.12.15"), AIOHTTP, AUTO),
     PluginCase("anyio", ("pytest==8.3.5", "anyio==4.9.0"), ANYIO),
     PluginCase("tornasync", ("pytest==7.4.4", "pytest-tornasync==0.6.0.post2", "tornado==6.5.1"), TORNASYNC),
-    PluginCase("hypothesis", ("pytest==8.3.5", "hypothesis==6.135.0"), HYPOTHESIS, always=True),
+    PluginCase("hypothesis", ("pytest==8.3.5", "hypothesis==6.135.0"), HYPOTHESIS),
     PluginCase("timeout", ("pytest==8.3.5", "pytest-timeout==2.4.0"), TIMEOUT, "timeout = 30"),
     PluginCase("rerunfailures", ("pytest==8.3.5", "pytest-rerunfailures==15.1"), RERUNS),
     PluginCase("flaky", ("pytest==8.3.5", "flaky==3.8.1"), FLAKY),

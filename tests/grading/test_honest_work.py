@@ -30,7 +30,7 @@ RELATED = {
     *("data file", "binary data", "wildcard import", "metaclass and slots", "dataclass and enum", "generators"),
     *("custom exceptions", "warnings", "logging", "seeded random numbers", "weak references and garbage"),
     *("thread pool of the product", "environment variables", "class inheritance", "capture", "super in unittest"),
-    *("fixtures of module, class and session", "setup and teardown of nose's kind", "parametrised", "hypothesis"),
+    *("fixtures of module, class and session", "setup and teardown of nose's kind", "parametrised"),
     *("pattern matching and regular expressions", "approximate numbers", "own base class with own assertions"),
     *("threads within a test", "subprocess of the test", "asyncio", "open is replaced", "clock and deadline"),
     *("folder made and never removed", "sqlite in memory and in a file of the session", "numpy"),

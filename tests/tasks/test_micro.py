@@ -44,15 +44,15 @@ def test_unknown_arguments_fail_before_anything_starts() -> None:
 @pytest.mark.slow
 def test_gold_has_reward_one_and_empty_zero_at_every_difficulty() -> None:
     source = MicroSource(LADDER)
-    records = validate(source, source.ids()[: 2 * RUNGS], times=1, workers=2)
-    assert [(record.status, record.reason) for record in records] == [("valid", "")] * 2 * RUNGS
+    records = validate(source, source.ids()[:RUNGS], times=1, workers=2)
+    assert [(record.status, record.reason) for record in records] == [("valid", "")] * RUNGS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rung", LADDER)
 def test_the_expert_solves_tasks_by_ordinary_calls(rung: int) -> None:
-    with gymnasium.make("SWE/Micro-v0", difficulty=rung, first=500, count=3) as env:
-        for number in range(500, 503):
+    with gymnasium.make("SWE/Micro-v0", difficulty=rung, first=500, count=2) as env:
+        for number in range(500, 502):
             task_id = f"micro-{rung}-{number}"
             env.reset(options={"task_id": task_id})
             for call in expert_calls(task_id):
