@@ -2,6 +2,8 @@
 
 python benchmarks/forks.py                       # 2,000 files, 50 changed
 python benchmarks/forks.py --random 1000         # random edits, forks of forks, files compared
+python benchmarks/forks.py --chain 100           # the same, each fork of the one before
+python benchmarks/forks.py --kills 20            # SIGKILL while it forks: processes and folders that are left
 python benchmarks/forks.py --backend docker
 """
 
@@ -10,8 +12,12 @@ import json
 import os
 import random
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from common import show
@@ -154,8 +160,16 @@ def describe(sandbox: Sandbox) -> str:
     return result.text
 
 
-def check(spec: SandboxSpec, backend: str, forks: int, seed: int) -> None:
-    """Fork sandboxes after random edits, also forks of forks, and compare the files of parent and child."""
+def check(spec: SandboxSpec, backend: str, forks: int, seed: int, most: int) -> None:
+    """Fork sandboxes after random edits, also forks of forks, and compare the files of parent and child.
+
+    Args:
+        spec: The sandboxes.
+        backend: Their backend.
+        forks: Number of forks.
+        seed: Seed of the edits.
+        most: Number of sandboxes that stay open as parents. With 1, each fork is of the one before.
+    """
     draw = random.Random(seed)
     alive, times, wrong = [start(spec, backend)], [], 0
     for number in range(forks):
@@ -169,16 +183,57 @@ def check(spec: SandboxSpec, backend: str, forks: int, seed: int) -> None:
         child.exec(["python3", "-c", EDIT, str(-number)])
         wrong += describe(parent) != before
         alive.append(child)
-        if len(alive) > 4:
-            alive.pop(draw.randrange(4)).close()
+        if len(alive) > most:
+            alive.pop(draw.randrange(most)).close()
     for sandbox in alive:
         sandbox.close()
     rows = [percentiles("fork", times), ["differing", str(wrong), f"of {2 * forks}"]]
     show(f"{forks} random forks on {backend}, ms", ["", "p50", "p95"], rows, f"load {os.getloadavg()[0]:.1f}")
 
 
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and theirs."""
+    parents = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found, todo = [], [pid]
+    while todo:
+        todo = [child for child, parent in parents.items() if parent in todo]
+        found += todo
+    return found
+
+
+def kill(times: int, seed: int) -> None:
+    """Kill processes that fork sandboxes, and print what is left of them after at most 10 s."""
+    draw, left, slowest = random.Random(seed), 0, 0.0
+    for number in range(times):
+        with tempfile.TemporaryDirectory(prefix="swe-gym-forks-") as folder:
+            command = [sys.executable, __file__, "--random", "1000", "--files", "200", "--seed", str(number)]
+            process = subprocess.Popen(command, env={**os.environ, "TMPDIR": folder})
+            while len(started := descendants(process.pid)) < 4:
+                time.sleep(0.1)
+            time.sleep(draw.random())
+            started = descendants(process.pid)
+            process.kill()
+            process.wait()
+            began = time.monotonic()
+
+            def remains(started: list[int] = started, folder: str = folder) -> int:
+                return sum(Path(f"/proc/{pid}").exists() for pid in started) + len(list(Path(folder).glob("swe-gym-*")))
+
+            while remains() and time.monotonic() < began + 10:
+                time.sleep(0.05)
+            slowest = max(slowest, time.monotonic() - began)
+            left += remains()
+    rows = [["kills", str(times)], ["processes and folders left", str(left)], ["slowest end, s", f"{slowest:.1f}"]]
+    show("SIGKILL while it forks", ["", ""], rows, f"load {os.getloadavg()[0]:.1f}")
+
+
 def main() -> None:
-    """Measure, or check random forks."""
+    """Measure, or check random forks, or what a killed process leaves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="local")
     parser.add_argument("--options", type=json.loads, default={}, help="fields of SandboxSpec, as JSON")
@@ -186,11 +241,15 @@ def main() -> None:
     parser.add_argument("--changed", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--random", type=int, default=0, help="number of random forks")
+    parser.add_argument("--chain", type=int, default=0, help="number of forks, each of the one before")
+    parser.add_argument("--kills", type=int, default=0, help="number of processes that are killed")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     spec = SandboxSpec(workspace=make_workspace(given.files), **given.options)
-    if given.random:
-        check(spec, given.backend, given.random, given.seed)
+    if given.kills:
+        kill(given.kills, given.seed)
+    elif given.random or given.chain:
+        check(spec, given.backend, given.random or given.chain, given.seed, most=4 if given.random else 1)
     else:
         measure(spec, given.backend, given.changed, given.rounds)
 

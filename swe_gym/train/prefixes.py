@@ -124,11 +124,13 @@ class Prefixes:
             resolved: Whether each episode of the group was. If all were lost, the success cannot be played again: it
                 is forgotten.
         """
+        one = self.found.get(task_id)
+        if one is None:  # two groups of a task started from it, and the other one was lost
+            return
         if not resolved:
             logger.warning("no episode from a prefix of task %s could be played, so its success is forgotten", task_id)
             del self.found[task_id]
             return
-        one = self.found[task_id]
         length = steer_length(one.length, sum(resolved) / len(resolved), one.longest)
         self.found[task_id] = one._replace(length=length)
 

@@ -3,6 +3,8 @@
 import base64
 import json
 import pickle
+import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -195,6 +197,26 @@ def test_a_sandbox_that_fails_in_a_replay_may_be_tried_again(make: Any) -> None:
     with pytest.raises(SandboxError, match="failed when turn 1 was played again: SandboxLost") as error:
         env.reset(options={"checkpoint": point})
     assert error.value.retryable
+
+
+def test_parent_and_child_share_nothing(make: Any) -> None:
+    """Each makes more than 200 random edits, in and out of the workspace, and kills: the other one stays as it is."""
+    path = Path(__file__).parents[2] / "benchmarks/forks.py"
+    code = dict(re.findall(r'^(EDIT|DESCRIBE) = r"""\n(.*?)^"""', path.read_text(), re.MULTILINE | re.DOTALL))
+    edits = "for i in $(seq {0} {1}); do python3 -c {2} $i; done; sleep 60 & kill -9 $!"
+    parent, child = make(), make()
+    parent.reset(seed=3)
+    parent.sandbox.exec(edits.format(1, 2, shlex.quote(code["EDIT"])))
+    child.reset(options={"checkpoint": parent.checkpoint()})
+
+    def describe(env: SweEnv) -> str:
+        return env.sandbox.exec(["python3", "-c", code["DESCRIBE"]]).text
+
+    assert describe(parent) == describe(child)
+    for writer, other in ((parent, child), (child, parent)):
+        before, own = describe(other), describe(writer)
+        writer.sandbox.exec(edits.format(10, 27, shlex.quote(code["EDIT"])))
+        assert (describe(other), describe(writer) != own) == (before, True)
 
 
 class Unmarked(LocalSandbox):

@@ -12,6 +12,23 @@ EXAMPLES = Path(__file__).parents[2] / "examples/vllm_ppo"
 MINIMAL: dict[str, Any] = {"model": {"path": "m"}, "env": {"held_out": {"first": 1000}}}
 
 
+@pytest.mark.parametrize(
+    ("sections", "named"),
+    [
+        ({"algorithm": {"async_rollout": True}}, "which algorithm.async_rollout does not do"),
+        (
+            {"algorithm": {"advantage": "gae"}, "model": {"path": "m", "value_head": True}},
+            "advantage 'gae' does not do",
+        ),
+        ({"env": {"held_out": {"first": 1000}, "agent": "mini"}}, "which env.agent does not do"),
+    ],
+)
+def test_prefixes_need_groups_and_a_policy_that_continues(sections: dict[str, Any], named: str) -> None:
+    assert not make_config({**MINIMAL, **sections}).collect.prefixes
+    with pytest.raises(UsageError, match=named):
+        make_config({**MINIMAL, **sections, "collect": {"prefixes": True}})
+
+
 def test_defaults_round_trip() -> None:
     config = make_config(MINIMAL)
     assert make_config(config.model_dump()) == config

@@ -62,8 +62,9 @@ def test_the_shortest_success_from_the_start_is_kept() -> None:
     assert (len(prefixes.found["a"].record.turns), prefixes.found["a"].length) == (3, 2)
     again = Prefixes(json.loads(json.dumps(prefixes.facts())), ["x"])
     assert (again.found, again.point("a").ignore) == (prefixes.found, ("x",))
-    prefixes.steer("a", [])
-    assert prefixes.found == {}
+    for resolved in ([], [True], []):
+        prefixes.steer("a", resolved)
+        assert prefixes.found == {}
     with pytest.raises(UsageError, match="the gold policy applies the patch of a in one command"):
         prefixes.add_demonstrations([episode("a", 3, policy="gold")])
     with pytest.raises(UsageError, match="has no environment"):
