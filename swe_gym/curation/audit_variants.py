@@ -11,6 +11,7 @@ from ..grading import file_diff
 from ..grading.counter import Source, TextEdit
 from ..syntax import parse
 from .mutation import Function, draw_mutations, find_mutations, mutate
+from .releases import OUTSIDE
 
 DOCUMENTS = (".md", ".rst", ".txt", ".po", ".pot", ".html", ".css", ".svg", ".png")
 """Suffixes of files without behaviour."""
@@ -156,8 +157,8 @@ def _left_out(sections: Sequence[Section], files: Mapping[str, ChangedFile]) -> 
 
 
 def _matters(section: Section, hunk: str, files: Mapping[str, ChangedFile]) -> bool:
-    """Whether a hunk changes behaviour: not only comments, docstrings, imports or documents."""
-    if section.path.endswith(DOCUMENTS) or "." not in posixpath.basename(section.path):
+    """Whether a hunk changes behaviour: not only comments, docstrings, imports, a version or documents."""
+    if section.path.endswith(DOCUMENTS) or section.path in OUTSIDE or "." not in posixpath.basename(section.path):
         return False
     file = files.get(section.path)
     if not hunk or file is None or file.after is None:
@@ -179,7 +180,7 @@ def _range(hunk: str) -> tuple[int, int]:
 
 
 def _meaning(text: str) -> str:
-    """Return a Python program without comments, docstrings and imports; the text itself if it is none."""
+    """Return a Python program without comments, docstrings, imports and version; the text itself if it is none."""
     try:
         tree = parse(text)
     except (SyntaxError, ValueError):
@@ -192,9 +193,13 @@ def _meaning(text: str) -> str:
 
 
 def _means_nothing(node: ast.stmt) -> bool:
-    """Whether a statement does nothing by itself. A missing import that code needs is no likely mistake."""
-    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return text or isinstance(node, ast.Import | ast.ImportFrom)
+    """Whether a statement does nothing by itself. A missing import that code needs is not a likely mistake."""
+    match node:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Assign(targets=[ast.Name(id="__version__" | "version" | "VERSION")]):
+            return True
+    return False
 
 
 # --- functions, mutants ---------------------------------------------------------------------------------------------
@@ -251,7 +256,7 @@ def _mutants(
 def _sources(sections: Sequence[Section], files: Mapping[str, ChangedFile]) -> Iterator[tuple[Section, Source]]:
     for section in sections:
         file = files.get(section.path)
-        if file is not None and file.after is not None and section.hunks:
+        if file is not None and file.after is not None and section.hunks and section.path not in OUTSIDE:
             try:
                 yield section, Source(file.after)
             except ValueError:

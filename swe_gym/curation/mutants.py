@@ -48,7 +48,7 @@ from .new_task import (
     resolve_commit,
     run_tests,
 )
-from .releases import TestLayout, find_source_root, find_tests, list_files
+from .releases import OUTSIDE, TestLayout, find_source_root, find_tests, list_files
 from .validation import NODE_RETRIES, validate
 
 LEVELS = ("easy", "medium", "hard")
@@ -66,9 +66,6 @@ WATCHED = 4
 
 BATCH = 4
 """Bugs for each worker that are tried before their tasks are validated."""
-
-OUTSIDE = ("setup.py", "conftest.py", "docs/*", "doc/*", "examples/*", "benchmarks/*", "tools/*", "scripts/*")
-"""Files that are not product code."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +218,7 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
     files = {
         path: (tree / path).read_bytes()
         for path in list_files(tree)
-        if path.endswith(".py") and path not in layout and path not in TestLayout(OUTSIDE, ())
+        if path.endswith(".py") and path not in layout and path not in OUTSIDE
     }
     base = base.model_copy(update={"oracle": oracle})
     mentioned = _find_mentioned(tree, layout)

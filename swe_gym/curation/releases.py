@@ -51,6 +51,13 @@ class TestLayout:
         return any(fnmatchcase(path, pattern) for pattern in self.patterns)
 
 
+OUTSIDE = TestLayout(
+    ("setup.py", "conftest.py", "noxfile.py", "docs/*", "doc/*", "examples/*", "benchmarks/*", "tools/*", "scripts/*"),
+    (),
+)
+"""Files that are not product code."""
+
+
 def list_files(tree: Path) -> list[str]:
     """Return the relative paths of all files and links of a release, except files of packaging tools."""
     paths = (path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_symlink() or path.is_file())

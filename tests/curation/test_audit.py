@@ -289,5 +289,21 @@ def test_variants_change_only_what_gold_does() -> None:
     assert all("if x" in variant.diff or "return None" in variant.diff for variant in break_hunk(gold, files, hunk, 3))
 
 
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("a.py", b"import os\n", b"import os\nimport re\n"),
+        ("a.py", b'__version__ = "1"\n', b'__version__ = "2"\n'),
+        ("a.py", b"x = 1\n", b"x = 1  # one\n"),
+        ("docs/conf.py", b"def f(x):\n    return x\n", b"def f(x):\n    return x + 1\n"),
+        ("NEWS.rst", b"old\n", b"new\n"),
+    ],
+)
+def test_what_is_not_behaviour_is_not_left_out(path: str, before: bytes, after: bytes) -> None:
+    gold = file_diff("m.py", b"x = 1\n", b"x = 2\n", MODE, MODE) + file_diff(path, before, after, MODE, MODE)
+    variants = make_variants(gold, [ChangedFile("m.py", b"x = 1\n", b"x = 2\n"), ChangedFile(path, before, after)], 9)
+    assert [(one.kind, one.path) for one in variants] == [("hunk", "m.py")]
+
+
 def test_an_issue_that_shares_one_short_line_quotes_nothing() -> None:
     assert quoted_share(sound()) == 0.0
