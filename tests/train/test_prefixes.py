@@ -178,22 +178,19 @@ def test_a_run_starts_failed_groups_again_and_resumes_bit_by_bit(model_folder: s
         "collect": {"prefixes": True},
         "algorithm": {"prompts_per_step": 1, "group_size": 4, "zero_variance_groups": "drop", "advantage": "rloo"},
     }
-    whole = Trainer(config(model_folder, tmp_path / "whole", run={"updates": 8}, **sections))
+    whole = Trainer(config(model_folder, tmp_path / "whole", run={"updates": 3, "seed": 37}, **sections))
     whole.run()
     lines = numbers(tmp_path / "whole")
     assert {line["episodes"] for line in lines} == {4}
-    again = [line for line in lines if "prefix_episodes" in line]
-    assert {line["prefix_episodes"] for line in again} == {4}
-    assert {line["reward"] for line in again} == {0.0}
-    assert {line["prefix_turns"] for line in again} <= {1.0, 2.0}
-    rows = [row for line in again for row in line["played"] if "prefix" in row]
-    assert len(rows) == 4 * len(again)
-    trained = [line for line in again if 0 < line["prefix_resolved"] < 1]
-    assert trained
-    assert {line["trained"] for line in trained} == {4}
+    assert [line.get("prefix_episodes") for line in lines] == [None, 4, 4]  # by this seed, only the first one succeeds
+    assert [line["reward"] > 0 for line in lines] == [True, False, False]
+    assert [(line["prefix_turns"], line["prefix_resolved"], line["trained"]) for line in lines[1:]] == [
+        (1.0, 0.5, 4)
+    ] * 2
+    assert [sum("prefix" in row for row in line["played"]) for line in lines] == [0, 4, 4]
 
-    Trainer(config(model_folder, tmp_path / "cut", run={"updates": 4}, **sections)).run()
-    resumed = Trainer(config(model_folder, tmp_path / "cut", run={"updates": 8}, **sections))
+    Trainer(config(model_folder, tmp_path / "cut", run={"updates": 1, "seed": 37}, **sections)).run()
+    resumed = Trainer(config(model_folder, tmp_path / "cut", run={"updates": 3, "seed": 37}, **sections))
     resumed.run()
     assert torch.equal(weights(whole), weights(resumed))
     assert numbers(tmp_path / "cut") == lines
