@@ -52,7 +52,10 @@ class TestLayout:
 
 
 OUTSIDE = TestLayout(
-    ("setup.py", "conftest.py", "noxfile.py", "docs/*", "doc/*", "examples/*", "benchmarks/*", "tools/*", "scripts/*"),
+    (
+        *("setup.py", "setup.cfg", "pyproject.toml", "tox.ini", "MANIFEST.in", "conftest.py", "noxfile.py"),
+        *("docs/*", "doc/*", "examples/*", "benchmarks/*", "tools/*", "scripts/*", ".*", "*/.*", "*_version.py"),
+    ),
     (),
 )
 """Files that are not product code."""

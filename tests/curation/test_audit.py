@@ -296,6 +296,9 @@ def test_variants_change_only_what_gold_does() -> None:
         ("a.py", b'__version__ = "1"\n', b'__version__ = "2"\n'),
         ("a.py", b"x = 1\n", b"x = 1  # one\n"),
         ("docs/conf.py", b"def f(x):\n    return x\n", b"def f(x):\n    return x + 1\n"),
+        ("a/_version.py", b"version_tuple = (1, 2)\n", b"version_tuple = (1, 3)\n"),
+        (".github/workflows/test.yml", b"old\n", b"new\n"),
+        ("pyproject.toml", b"old\n", b"new\n"),
         ("NEWS.rst", b"old\n", b"new\n"),
     ],
 )
