@@ -45,9 +45,8 @@ class Tokens:
 
     def apply_chat_template(self, messages: list[Any], tokenize: bool, add_generation_prompt: bool) -> str:
         assert not tokenize
-        assert add_generation_prompt
         shown = [self._show(message["content"], message is messages[-1], message["role"]) for message in messages]
-        return "".join(shown) + "<|im_start|>assistant\n"
+        return "".join(shown) + ("<|im_start|>assistant\n" if add_generation_prompt else "")
 
     def _show(self, text: str, last: bool, role: str) -> str:
         if self.style == "forgetful" and role == "assistant" and not last:

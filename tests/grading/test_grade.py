@@ -273,11 +273,11 @@ def test_verdict_holds_statuses_and_log(words_task: Task, open_box: OpenBox) -> 
 
 def test_a_timeout_is_not_resolved(shop_task: Task, open_box: OpenBox) -> None:
     hang = "echo 'import time; time.sleep(600)' >> src/shop/prices.py"
-    verdict = judge(with_oracle(shop_task, timeout=3.0), open_box, hang, solve=True)
+    verdict = judge(with_oracle(shop_task, timeout=8.0), open_box, hang, solve=True)
     assert verdict.timed_out
     assert not verdict.resolved
     assert set(verdict.fail_to_pass.values()) == {TestStatus.MISSING}
-    assert verdict.reason == "the hidden tests ran into their timeout of 3 s"
+    assert verdict.reason == "the hidden tests ran into their timeout of 8 s"
 
 
 def test_command_that_hides_the_runners_exit_code_is_not_believed(shop_task: Task, open_box: OpenBox) -> None:
