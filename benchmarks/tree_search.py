@@ -98,10 +98,10 @@ def main() -> None:
     rows, trees, alone = [], [], []
     for task in fnmatch.filter(load_source("toy").ids(), given.match):
         tree = run(
-            "tree", {"inner": CARELESS, "errs": given.errs, "search": given.search, "calls": given.calls}, task, 1
+            "tree", {"inner": CARELESS, "errs": given.errs, "search": given.search, "tool_calls": given.calls}, task, 1
         )
         searched: Any = tree.policy.options["searched"]
-        calls = searched["calls"] + (tree.reason == "submit")
+        calls = searched["tool_calls"] + (tree.reason == "submit")
         attempts = [run(CARELESS, {"errs": given.errs}, task, 100 + n) for n in range(given.attempts)]
         solved = [one.resolved for one in attempts]
         trees.append((tree.resolved, calls, searched["values"]))

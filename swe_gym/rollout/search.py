@@ -23,7 +23,7 @@ from ..errors import ActionError, GradingError, PolicyError, UsageError, unknown
 from ..grading import find_statuses
 from ..registry import Registry
 from ..spaces import Info
-from ..trajectories import PolicyInfo, Trajectory, Turn, Usage
+from ..trajectories import ModelServer, PolicyInfo, Prices, Trajectory, Turn, Usage
 from ..types import JsonObject, TestStatus
 from .episode import RecordedEpisode
 from .policies import (
@@ -36,7 +36,7 @@ from .policies import (
     check_resumes,
     make_policies,
 )
-from .policies.base import swe_env
+from .policies.base import AsksServer, swe_env
 
 Kind = Literal["best", "beam"]
 
@@ -142,42 +142,32 @@ class TreeOptions(NamedTuple):
     Attributes:
         search: "best" expands the node with the best value once, and goes on; "beam" expands the best nodes of a
             depth.
-        branches: Actions that are tried at a node.
+        branches: Actions that are tried at a node; by "best" again as many, once all nodes have had theirs.
         beam: Nodes that are kept at each depth.
-        calls: Tool calls after which the best work is submitted.
+        tool_calls: Tool calls after which the best work is submitted.
         tokens: Tokens of all models after which it is; None sets no limit.
     """
 
     search: Kind = "best"
     branches: int = 3
     beam: int = 3
-    calls: int = 60
+    tool_calls: int = 60
     tokens: int | None = None
 
 
 class TreePolicies:
-    """The factory of players that search.
+    """The factory of players that search. `make_tree` makes it.
 
     Args:
-        inner: Policy that proposes actions. It must be able to continue an episode: see `ResumingPolicy`.
-        inner_options: Its options.
-        value: Value function: "tests", "judge" or a dotted path of a function or a class.
-        value_options: Arguments of the class.
+        inner: Makes the policies that propose actions. It is closed with this one.
+        value: Value function.
         options: How the tree is searched.
-
-    Raises:
-        UsageError: A name or an option is unknown or invalid.
-        MissingDependency: The inner policy or the value function needs an extra that is not installed.
+        facts: What records say of the search.
     """
 
-    def __init__(
-        self, inner: str, inner_options: JsonObject, value: str, value_options: JsonObject, options: TreeOptions
-    ) -> None:
-        _check_options(options)
-        self._inner: PolicyFactory = make_policies(inner, inner_options)
-        self._value = _make_value(value, value_options)
-        self.options = options
-        self.facts = {"inner": inner, "value": value, **options._asdict()}
+    def __init__(self, inner: PolicyFactory, value: Any, options: TreeOptions, facts: JsonObject) -> None:
+        self._inner, self._value = inner, value
+        self.options, self.facts = options, facts
 
     def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> TreePlayer:  # noqa: ARG002
         """Return the player of one episode."""
@@ -201,13 +191,19 @@ class TreePolicies:
             close()
 
 
-def _check_options(options: TreeOptions) -> None:
-    if options.search not in get_args(Kind):
-        raise unknown_name("search", options.search, get_args(Kind))
-    for name in ("branches", "beam", "calls", "tokens"):
-        value = getattr(options, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UsageError(f"policy.{name} must be a whole number of at least 1, not {value!r}")
+class ModelTreePolicies(TreePolicies):
+    """The factory of players that search, if the inner policy asks a server."""
+
+    _inner: AsksServer  # type: ignore[assignment]  # it is a factory, too
+
+    @property
+    def price(self) -> Prices | None:
+        """Prices that the cost of the inner policy is counted with."""
+        return self._inner.price
+
+    def ask_server(self) -> ModelServer:
+        """Return the server of the inner policy."""
+        return self._inner.ask_server()
 
 
 def make_tree(
@@ -217,13 +213,46 @@ def make_tree(
     search: Kind = "best",
     branches: int = 3,
     beam: int = 3,
-    calls: int = 60,
+    tool_calls: int = 60,
     tokens: int | None = None,
     **inner_options: Any,
 ) -> TreePolicies:
-    """Return the factory of the policy "tree". See `TreePolicies`; further options are those of the inner policy."""
-    options = TreeOptions(search, branches, beam, calls, tokens)
-    return TreePolicies(inner, inner_options, value, value_options or {}, options)
+    """Return the factory of the policy "tree".
+
+    Args:
+        inner: Policy that proposes actions. It must be able to continue an episode: see `ResumingPolicy`.
+        value: Value function: "tests", "judge" or a dotted path of a function or a class.
+        value_options: Arguments of the class.
+        search: As in `TreeOptions`, and so are the next ones.
+        branches: See there.
+        beam: See there.
+        tool_calls: See there.
+        tokens: See there.
+        inner_options: Options of the inner policy.
+
+    Raises:
+        UsageError: A name or an option is unknown or invalid.
+        MissingDependency: The inner policy or the value function needs an extra that is not installed.
+    """
+    options = TreeOptions(search, branches, beam, tool_calls, tokens)
+    _check_options(options)
+    made = make_policies(inner, inner_options)
+    try:
+        valued = _make_value(value, value_options or {})
+    except BaseException:
+        made.close()
+        raise
+    kind = ModelTreePolicies if isinstance(made, AsksServer) else TreePolicies
+    return kind(made, valued, options, {"inner": inner, "value": value, **options._asdict()})
+
+
+def _check_options(options: TreeOptions) -> None:
+    if options.search not in get_args(Kind):
+        raise unknown_name("search", options.search, get_args(Kind))
+    for name in ("branches", "beam", "tool_calls", "tokens"):
+        value = getattr(options, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UsageError(f"policy.{name} must be a whole number of at least 1, not {value!r}")
 
 
 class TreePlayer:
@@ -297,6 +326,7 @@ class TreeEpisode(RecordedEpisode):
         self._calls = self._values = self._proposals = 0
         self._seconds_of = {"tools": 0.0, "policy": 0.0}
         self._failed = False
+        self._width = self._options.branches
         self._nodes: list[TreeNode] = []
         self._info: Info = {}
 
@@ -317,7 +347,7 @@ class TreeEpisode(RecordedEpisode):
         options, spent = self._options, time.monotonic() - self._started
         return (
             self._failed
-            or self._calls >= options.calls
+            or self._calls >= options.tool_calls
             or (options.tokens is not None and self._usage.tokens >= options.tokens)
             or bool(self._settings.budget.used_up(self._usage, spent))
             or any(node.submits and node.value >= GOAL for node in self._nodes)
@@ -326,16 +356,24 @@ class TreeEpisode(RecordedEpisode):
     # --- orders ---------------------------------------------------------------------------------------------
 
     def _search_best(self, root: TreeNode) -> Iterator[None]:
-        """Expand the best node, one action at a time. Of equal nodes, a deeper one comes first."""
+        """Expand the best node, one action at a time. Of equal nodes, a deeper one comes first.
+
+        If nothing is open any more, every node may be tried as often again, unless that has led to no new node.
+        """
         order = itertools.count()
         heap = [(0.0, 0, next(order), root)]
+        known = 0
         while heap:
             _, _, _, node = heapq.heappop(heap)
             child = self._expand(node)
             yield
-            for one in (node, child):
-                if one is not None and self._is_open(one):
-                    heapq.heappush(heap, (-one.value, -one.point.turn, next(order), one))
+            more = [one for one in (node, child) if one is not None and self._is_open(one)]
+            if not heap and not more and len(self._nodes) > known:
+                known = len(self._nodes)
+                self._width += self._options.branches
+                more = self._nodes
+            for one in more:
+                heapq.heappush(heap, (-one.value, -one.point.turn, next(order), one))
 
     def _search_beams(self, root: TreeNode) -> Iterator[None]:
         """Expand the best nodes of a depth, and go on with the best of their children."""
@@ -351,7 +389,7 @@ class TreeEpisode(RecordedEpisode):
 
     def _is_open(self, node: TreeNode) -> bool:
         """Whether another action may be tried at a node."""
-        return node.proposals < self._options.branches
+        return node.proposals < self._width
 
     def _is_last(self, node: TreeNode) -> bool:
         """Whether the next turn ends the episode, so that it is left to the submission."""
@@ -452,7 +490,7 @@ class TreeEpisode(RecordedEpisode):
             self._path = (*node.turns, self._make(node.submits, node.report))
         else:
             self.phase = "step"
-            _, reward, terminated, truncated, info = self._recorder.end("calls")
+            _, reward, terminated, truncated, info = self._recorder.end("tool_calls")
             ended = {"reward": reward, "terminated": terminated, "truncated": truncated, "info": info}
             self._path = (*node.turns[:-1], *(turn.model_copy(update=ended) for turn in node.turns[-1:]))
         self._report = node.report
@@ -462,7 +500,7 @@ class TreeEpisode(RecordedEpisode):
         """See `RecordedEpisode.trajectory`."""
         record, start = self._recorder.trajectory, self._start or self._recorder.trajectory
         inner = self._report.policy
-        searched = {"calls": self._calls, "values": self._values, "proposals": self._proposals}
+        searched = {"tool_calls": self._calls, "values": self._values, "proposals": self._proposals}
         options = {**inner.options, **self._policies.facts, "searched": searched}
         spent = {**self._seconds_of, "start": start.seconds.get("start", 0.0)}
         return record.model_copy(

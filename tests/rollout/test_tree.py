@@ -1,5 +1,6 @@
 """A policy that errs at times, and a search that goes back."""
 
+import contextlib
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -13,7 +14,8 @@ from swe_gym.envs import SweEnv
 from swe_gym.errors import UsageError
 from swe_gym.rollout import RolloutBudget, play, replay_trajectory
 from swe_gym.rollout.policies import PolicyReport, make_policies
-from swe_gym.rollout.search import NodeValue
+from swe_gym.rollout.policies.base import AsksServer
+from swe_gym.rollout.search import STRIDE, NodeValue
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 from swe_gym.trajectories import PolicyInfo, Trajectory, Usage
@@ -52,6 +54,18 @@ class Noisy:
 
     def report(self) -> PolicyReport:
         return PolicyReport(policy=PolicyInfo(name="noisy", model="dice"), usage=Usage(completion_tokens=10, calls=1))
+
+
+class Late(Noisy):
+    """Breaks the file in another way each time, until its sixth proposal."""
+
+    def __init__(self, env: gymnasium.Env[str, str], seed: int = 0) -> None:
+        super().__init__(env, errs=0.0, seed=seed)
+        self._number = seed // STRIDE
+
+    def act(self, observation: str) -> str:
+        action = super().act(observation)
+        return shell(f"echo '({self._number}' >> calc.py") if action == REPAIR and self._number < 6 else action
 
 
 class Forgetful:
@@ -97,7 +111,7 @@ def search(env: SweEnv, budget: RolloutBudget | None = None, seed: int = 0, **op
 def calls_of(record: Trajectory) -> int:
     searched = record.policy.options["searched"]
     assert isinstance(searched, dict)
-    return int(searched["calls"])
+    return int(searched["tool_calls"])
 
 
 @pytest.mark.parametrize("order", ["best", "beam"])
@@ -113,11 +127,20 @@ def test_a_search_goes_back_where_the_tests_break(visible: Make, order: str) -> 
     assert order == "beam" or replay_trajectory(record) is None
 
 
+def test_a_search_widens_while_it_finds_something(visible: Make) -> None:
+    """A policy that errs until its sixth proposal, and one that has nothing else to say."""
+    record = search(visible(), inner=f"{__name__}:Late", branches=2)
+    assert (record.reward, [turn.action for turn in record.turns]) == (1.0, [LOOK, REPAIR, SUBMIT])
+    assert calls_of(record) == 4
+    stuck = search(visible(), branches=1, errs=1.0)
+    assert (stuck.reward, stuck.resolved, stuck.reward_valid) == (0.0, False, True)
+
+
 def test_a_spent_budget_submits_the_best_work(visible: Make) -> None:
-    for options in ({"calls": 1}, {"tokens": 10, "budget": RolloutBudget(cost=1.0)}):
+    for options in ({"tool_calls": 1}, {"tokens": 10, "budget": RolloutBudget(cost=1.0)}):
         record = search(visible(), errs=0.0, **options)
         assert [turn.action for turn in record.turns] == [LOOK]
-        assert (record.reason, record.reward, record.reward_valid) == ("calls", 0.0, True)
+        assert (record.reason, record.reward, record.reward_valid) == ("tool_calls", 0.0, True)
         assert record.turns[-1].truncated
 
 
@@ -146,11 +169,33 @@ def test_a_value_of_the_users_and_a_models(visible: Make, monkeypatch: pytest.Mo
     assert record.usage.prompt_tokens > 0
 
 
+def test_a_model_searches(visible: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees the whole conversation at each point, and its server is known to the run."""
+    seen: list[list[str]] = []
+
+    def reply(request: Any) -> ModelReply:
+        said = [message for message in request["messages"] if message["role"] == "assistant"]
+        seen.append([message["role"] for message in request["messages"]])
+        return ModelReply(content=[LOOK, REPAIR, SUBMIT][len(said)])
+
+    with OpenAIServer(reply) as server, contextlib.closing(visible()) as env:
+        monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
+        options = {"model": server.model, "base_url": server.base_url, "calls": "text"}
+        with contextlib.closing(make_policies("tree", options)) as policies:
+            assert isinstance(policies, AsksServer)
+            assert (policies.price, policies.ask_server().url) == (None, server.base_url)
+            record = play(env, policies(env, seed=3), seed=3)
+    assert (record.reward, record.policy.model, len(record.turns)) == (1.0, server.model, 3)
+    assert [len(roles) for roles in seen] == [2, 4, 6]
+    assert record.usage.calls == 3
+    assert [message["role"] for message in record.messages][-1] == "assistant"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"search": "bets"}, "best"),
-        ({"calls": 0}, "policy.calls must be a whole number of at least 1"),
+        ({"tool_calls": 0}, "policy.tool_calls must be a whole number of at least 1"),
         ({"value": "test"}, "tests"),
         ({"value_options": {"model": "x"}}, "takes no options"),
         ({"value": "judge", "value_options": {"modle": "x"}}, "model"),
