@@ -23,7 +23,7 @@ from ..curation import NODE_RETRIES, judge_diff
 from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
 from ..files import append_lines, json_lines
-from ..grading import REWARDS, CounterOptions
+from ..grading import REWARDS, CounterOptions, DiffReader
 from ..grading.counter import Scope
 from ..guests import bundle
 from ..rollout import DriverLink, EpisodePool, Executor, Job
@@ -325,7 +325,7 @@ class PatchWork(NamedTuple):
 
     def make(self, link: DriverLink) -> "_JudgePatch":  # noqa: ARG002  it sends only its result
         """Make the job on a node."""
-        return _JudgePatch(self, 1)
+        return _JudgePatch(self, 1, DiffReader())
 
 
 def work_of(claim: Claim, tasks: Mapping[str, Task], records: Mapping[str, TaskRecord]) -> PatchWork:
@@ -382,7 +382,10 @@ def judge_works(
 
 
 def _play(works: Sequence[PatchWork], workers: int, executor: Executor) -> Iterator[tuple[int, Judged]]:
-    make = functools.partial(_make_job, works)
+    diffs: dict[str, list[str]] = {}
+    for work in works:
+        diffs.setdefault(work.task.task_id, []).append(work.diff)
+    make = functools.partial(_make_job, works, {task_id: DiffReader(ahead) for task_id, ahead in diffs.items()})
     with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=executor) as pool:
         for job in pool.run(range(len(works))):
             again = job.lost is not None or (job.retryable and job.number == 1)
@@ -393,8 +396,8 @@ def _play(works: Sequence[PatchWork], workers: int, executor: Executor) -> Itera
             yield job.key, job.judged
 
 
-def _make_job(works: Sequence[PatchWork], number: int, tries: int) -> "_JudgePatch":
-    return _JudgePatch(works[number], tries)
+def _make_job(works: Sequence[PatchWork], readers: Mapping[str, DiffReader], number: int, tries: int) -> "_JudgePatch":
+    return _JudgePatch(works[number], tries, readers[works[number].task.task_id])
 
 
 class _JudgePatch(Job[int]):
@@ -408,9 +411,10 @@ class _JudgePatch(Job[int]):
     judged: Judged
     retryable = False
 
-    def __init__(self, work: PatchWork, number: int) -> None:
+    def __init__(self, work: PatchWork, number: int, reader: DiffReader) -> None:
         super().__init__(work.number, number)
         self._work = work
+        self._reader = reader
         self._group: SandboxGroup | None = None
 
     @property
@@ -425,7 +429,7 @@ class _JudgePatch(Job[int]):
             with SandboxGroup(work.task, work.backend, work.sandbox_options) as self._group:
                 if self.cancelled:
                     self._group.close()
-                verdict, where = judge_diff(self._group, work.diff, work.counter, claimed=True)
+                verdict, where = judge_diff(self._group, work.diff, work.counter, claimed=True, reader=self._reader)
             self.judged = Judged(verdict=verdict, **where, seconds=round(time.monotonic() - started, 3))
         except (MissingInterpreter, TaskError, SandboxError, GradingError) as error:
             logger.warning("no verdict: %s: %s", type(error).__name__, error, extra=self.ids)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..envs import SandboxGroup
 from ..errors import DiffError, GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
 from ..files import append_lines
-from ..grading import CounterOptions, apply_diff, grade
+from ..grading import CounterOptions, DiffReader, grade, hidden_places
 from ..grading.counter import NATURAL, Scope
 from ..grading.in_place import is_last, join_steps, run_solution
 from ..rollout import DriverLink, EpisodePool, Executor, Job
@@ -104,7 +104,12 @@ def _validate_tasks(settings: "_Settings", names: Sequence[str], workers: int, p
 
 
 def judge_diff(
-    group: SandboxGroup, diff: str, counter: CounterOptions | None = None, *, claimed: bool = False
+    group: SandboxGroup,
+    diff: str,
+    counter: CounterOptions | None = None,
+    *,
+    claimed: bool = False,
+    reader: DiffReader | None = None,
 ) -> tuple[Verdict, dict[str, str]]:
     """Judge a diff as the end of an episode would.
 
@@ -114,33 +119,33 @@ def judge_diff(
         counter: Scope of the counter-tests.
         claimed: Whether the diff is a policy's work. If it does not apply, the work is not resolved; otherwise the task
             is broken.
+        reader: Reads the diff; by default one that reads no other.
 
     Returns:
         The verdict, and `isolation` and `image` of the sandbox for a record.
     """
-    sandbox = group.open_sealed()
+    what, reader = "the patch" if claimed else "the gold patch", reader or DiffReader()
+    fresh = group.open()
     try:
-        where = {"isolation": sandbox.capabilities.isolation, "image": sandbox.image_digest}
+        where = {"isolation": fresh.capabilities.isolation, "image": fresh.image_digest}
         try:
-            apply_diff(sandbox, diff, what="the patch" if claimed else "the gold patch")
+            patch = reader.read(diff, group.another, fresh, hidden=hidden_places(group.task, fresh), what=what)
         except DiffError as error:
             if not claimed:
                 raise
             return Verdict(resolved=False, reason=str(error)), where
-        patch, fresh = group.take_work(sandbox)
-    finally:
-        group.drop(sandbox)
-    try:
         return grade(group.task, patch, fresh, group.fresh, counter=counter), where
     finally:
         group.drop(fresh)
 
 
-def _judge(group: SandboxGroup, *, solved: bool, counter: CounterOptions) -> tuple[Verdict, dict[str, str]]:
+def _judge(
+    group: SandboxGroup, reader: DiffReader, *, solved: bool, counter: CounterOptions
+) -> tuple[Verdict, dict[str, str]]:
     """Judge the task's own solution, or no work at all; see `judge_diff`."""
     oracle = group.task.oracle
     if not oracle.in_place:
-        return judge_diff(group, oracle.gold_patch if solved else "", counter)
+        return judge_diff(group, oracle.gold_patch if solved else "", counter, reader=reader)
     sandbox = group.open_sealed()
     try:
         where = {"isolation": sandbox.capabilities.isolation, "image": sandbox.image_digest}
@@ -218,6 +223,7 @@ class _Check(Job[str]):
         super().__init__(task_id, number)
         self._settings = settings
         self._group: SandboxGroup | None = None
+        self._reader = DiffReader()
 
     def run(self) -> None:
         """Validate the task. Failures become a record; only the caller's mistakes are raised."""
@@ -228,6 +234,7 @@ class _Check(Job[str]):
             facts["digest"] = digest(task)
             if not task.oracle.has_solution:
                 raise TaskError("it has no gold patch or other solution, so nothing shows that it can be solved")
+            self._reader = DiffReader(["", task.oracle.gold_patch])
             with SandboxGroup(task, settings.backend, settings.options) as self._group:
                 if self.cancelled:
                     self._group.close()
@@ -269,7 +276,7 @@ class _Check(Job[str]):
             for name in verdicts:
                 started = time.monotonic()
                 counter = vouched.options(self._settings.counter)
-                verdict, where = _judge(group, solved=name == "gold", counter=counter)
+                verdict, where = _judge(group, self._reader, solved=name == "gold", counter=counter)
                 if name == "gold" and not verdict.resolved and not group.task.oracle.in_place:
                     verdict = self._without_forks(group, vouched) or verdict
                 facts |= where
@@ -280,7 +287,7 @@ class _Check(Job[str]):
         for _ in range(self._settings.times):
             if not vouched.pending(self._settings.times):
                 break
-            vouched.add(_judge(group, solved=True, counter=vouched.options(self._settings.counter))[0])
+            vouched.add(_judge(group, self._reader, solved=True, counter=vouched.options(self._settings.counter))[0])
         flaky = tuple(sorted({*_find_flaky(verdicts["gold"]), *_find_flaky(verdicts["empty"])}))
         reason = _why_unusable(verdicts["gold"], verdicts["empty"], flaky)
         return TaskRecord(
@@ -301,7 +308,7 @@ class _Check(Job[str]):
         oracle = group.task.oracle
         tests = (*oracle.fail_to_pass, *oracle.pass_to_pass, *oracle.expected)
         counter = dataclasses.replace(vouched.options(self._settings.counter), unforkable=tests)
-        verdict, _ = _judge(group, solved=True, counter=counter)
+        verdict, _ = _judge(group, self._reader, solved=True, counter=counter)
         if not verdict.resolved:
             return None
         vouched.without_forks(tests)

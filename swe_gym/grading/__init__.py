@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .graders import find_statuses as find_statuses
     from .ids import parse_id as parse_id
     from .judge import grade as grade
+    from .patch import DiffReader as DiffReader
     from .patch import Patch as Patch
     from .patch import apply_diff as apply_diff
     from .patch import list_work as list_work

@@ -4,21 +4,24 @@ Nothing of the episode's sandbox is trusted: none of its programs run, and only 
 git's: `0o100644`, `0o100755`, and `0o120000` for a symbolic link, whose content is its target.
 """
 
+import contextlib
 import hashlib
 import io
 import os
 import posixpath
 import stat
 import tarfile
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar
 
 from ..errors import DiffError, FileError, SandboxError, TaskError
 from ..sandboxes import Sandbox
 from ..types import FileEntry, Frozen
-from .diff import file_diff
+from .diff import file_diff, touched_files
 
 EXCLUDED = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.pyo", ".pytest_cache", ".mypy_cache", ".ruff_cache"),
@@ -43,6 +46,9 @@ HASHED_AHEAD = 64 << 20
 
 GIT_REFUSES = (1, 128)
 """Exit codes of `git apply` about a diff: it does not fit, or is not one."""
+
+KEPT_BYTES = 256 << 20
+"""Bytes of patches that are read ahead."""
 
 REGULAR, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 
@@ -123,6 +129,19 @@ class Patch(Frozen):
         """Paths of all changes."""
         return tuple(change.path for change in self.changes)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all contents, before and after."""
+        return sum(len(change.old or b"") + len(change.new or b"") for change in self.changes)
+
+    def reversed(self) -> "Patch":
+        """Return the patch that takes the changes back."""
+        changes = [
+            FileChange(path=one.path, old=one.new, new=one.old, old_mode=one.new_mode, new_mode=one.old_mode)
+            for one in self.changes
+        ]
+        return Patch(changes=tuple(changes))
+
     def diff(self) -> str:
         """Return a git diff. `git apply` on the original gives exactly the bytes and modes of the work."""
         return "".join(file_diff(c.path, c.old, c.new, c.old_mode, c.new_mode) for c in self.changes)
@@ -170,6 +189,7 @@ def take_patch(
     limits: PatchLimits | None = None,
     hidden: Iterable[str] = (),
     listing: Listing | None = None,
+    before: dict[str, FileEntry] | None = None,
 ) -> Patch:
     """Return the policy's work: the difference between its workspace and that of a fresh sandbox.
 
@@ -180,6 +200,7 @@ def take_patch(
         hidden: Absolute paths in `fresh` that sealing removed from the episode's sandbox. Their absence is not a
             deletion, and files that are there now do not count.
         listing: Result of `list_work` on the episode's sandbox, if it is known.
+        before: Files of `fresh` without those of `EXCLUDED`, if they are known.
 
     Returns:
         The patch. Work that is over the limits or unreadable gives a `rejected` patch, not an error.
@@ -188,7 +209,7 @@ def take_patch(
         SandboxError: A sandbox failed.
     """
     limits = limits or PatchLimits()
-    before = fresh.manifest(exclude=EXCLUDED)
+    before = fresh.manifest(exclude=EXCLUDED) if before is None else before
     most = len(before) + SPARE_FILES
     if listing is None or (listing.problem and most > LISTED_AHEAD):  # a repository this large needs a longer list
         listing = list_work(sandbox, max_files=max(most, LISTED_AHEAD))
@@ -446,3 +467,65 @@ def apply_diff(sandbox: Sandbox, diff: str, *, what: str = "the diff") -> None:
     if not result.ok:
         kind = DiffError if result.exit_code in GIT_REFUSES and not result.timed_out else TaskError
         raise kind(f"{what} does not apply ({result.describe()}): {result.text[-2000:].strip()}")
+
+
+class DiffReader:
+    """Reads diffs of one task as patches, as if a policy had done the work. Any thread may call.
+
+    One sandbox is for many diffs. None of their code runs there, and each is taken back before the next one.
+
+    Args:
+        ahead: Diffs that will be read. The first call reads as many of them as it can.
+    """
+
+    def __init__(self, ahead: Iterable[str] = ()) -> None:
+        self._ahead = list(dict.fromkeys(ahead))
+        self._found: dict[str, Patch] = {}
+        self._lock = threading.Lock()
+
+    def read(
+        self,
+        diff: str,
+        open_sealed: Callable[[], AbstractContextManager[Sandbox]],
+        fresh: Sandbox,
+        *,
+        hidden: Iterable[str] = (),
+        what: str = "the diff",
+    ) -> Patch:
+        """Return the patch of a diff.
+
+        Args:
+            diff: A git diff.
+            open_sealed: Opens a policy's sandbox.
+            fresh: A grading sandbox, in which nothing has run.
+            hidden: As in `take_patch`.
+            what: Name of the diff in an error.
+
+        Raises:
+            DiffError: It does not apply.
+            SandboxError: A sandbox failed.
+            TaskError: The task's sandbox cannot be built or sealed.
+        """
+        with self._lock:
+            if diff not in self._found:
+                with open_sealed() as sandbox:
+                    self._read_all(diff, sandbox, fresh, tuple(hidden), what)
+            return self._found[diff]
+
+    def _read_all(self, diff: str, sandbox: Sandbox, fresh: Sandbox, hidden: Sequence[str], what: str) -> None:
+        """Read a diff, then others until one fails or cannot be taken back: that one gets a sandbox of its own."""
+        before = fresh.manifest(exclude=EXCLUDED)
+
+        def read(one: str) -> bool:
+            apply_diff(sandbox, one, what=what)
+            patch = self._found[one] = take_patch(sandbox, fresh, hidden=hidden, before=before)
+            is_whole = not patch.rejected and not patch.dropped and {*patch.paths} == touched_files(one)
+            if is_whole:
+                apply_patch(patch.reversed(), sandbox)
+            return is_whole
+
+        goes_on = read(diff)
+        self._ahead = [one for one in self._ahead if one not in self._found]
+        with contextlib.suppress(SandboxError, TaskError):
+            while goes_on and self._ahead and sum(patch.size for patch in self._found.values()) < KEPT_BYTES:
+                goes_on = read(self._ahead.pop(0))

@@ -1,8 +1,9 @@
 """The work as data: taken, written as a git diff, and put into a fresh workspace."""
 
+import contextlib
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -10,11 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swe_gym.errors import SandboxLost, TaskError
+from swe_gym.errors import DiffError, SandboxLost, TaskError
+from swe_gym.grading.diff import file_diff
 from swe_gym.grading.patch import (
     EXECUTABLE,
     LINK,
     REGULAR,
+    DiffReader,
     FileChange,
     Patch,
     PatchLimits,
@@ -363,6 +366,40 @@ def test_a_diff_that_does_not_apply_is_the_tasks_fault(sandbox_factory: OpenSand
             "diff --git a/b b/b\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n-1\n+2\n",
             what="the gold patch",
         )
+
+
+def diff_of(path: str, old: str | None, new: str | None) -> str:
+    before, after = (None if text is None else text.encode() for text in (old, new))
+    return file_diff(path, before, after, before and REGULAR, after and REGULAR)
+
+
+def test_diffs_are_read_in_one_sandbox_as_if_each_had_its_own(sandbox_factory: OpenSandbox) -> None:
+    opened: list[Sandbox] = []
+
+    @contextlib.contextmanager
+    def open_sealed() -> Iterator[Sandbox]:
+        opened.append(sandbox_factory(FILES))
+        yield opened[-1]
+
+    changed, added = diff_of("pkg/a.py", "a = 1\n", "a = 2\n"), diff_of("new/deep/c.py", None, "c = 1\n")
+    rest = diff_of("gone.txt", "gone\n", None) + diff_of("pkg/__pycache__/a.txt", None, "left\n")
+    wrong, at_its_place = diff_of("pkg/a.py", "a = 3\n", "a = 4\n"), diff_of("new", None, "a file\n")
+    paths = {
+        changed: ["pkg/a.py"],
+        added: ["new/deep/c.py"],
+        added + changed: ["new/deep/c.py", "pkg/a.py"],
+        rest: ["gone.txt"],
+        "": [],
+        at_its_place: ["new"],
+    }
+    fresh, reader = sandbox_factory(FILES), DiffReader([added, changed, added + changed, rest, "", wrong, at_its_place])
+    for diff, wanted in paths.items():
+        patch = reader.read(diff, open_sealed, fresh)
+        assert list(patch.paths) == wanted
+        assert patch.diff() == diff.partition("diff --git a/pkg/__pycache__")[0]
+    with pytest.raises(DiffError):
+        reader.read(wrong, open_sealed, fresh)
+    assert len(opened) <= 4  # one more after what cannot be taken back, one after an error, one for what fails
 
 
 def test_attributes_of_the_workspace_change_no_byte_of_a_diff(sandbox_factory: OpenSandbox) -> None:
