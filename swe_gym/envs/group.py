@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import NamedTuple, Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxStartError
-from ..grading import Patch, apply_start, hidden_places, list_work, seal_workspace, take_patch
+from ..grading import Patch, apply_diff, hidden_places, list_work, seal_workspace, take_patch
 from ..grading.in_place import (
     begin_in_place,
     begin_step,
@@ -64,6 +64,16 @@ def task_spec(task: Task, options: JsonObject, mounts: Mapping[str, str] | None 
     if mounts:
         options = {**options, "mounts": {**options.get("mounts", {}), **mounts}}
     return make_spec(base, options)
+
+
+def apply_start(task: Task, sandbox: Sandbox) -> None:
+    """Apply the oracle's `start_patch`, which most tasks do not have.
+
+    Raises:
+        TaskError: The patch does not apply.
+        SandboxError: The sandbox failed.
+    """
+    apply_diff(sandbox, task.oracle.start_patch, what=f"task {task.task_id}: the start patch")
 
 
 OF_THE_POLICY = ("image", "workspace", "python", "workdir", "user", "build", "mounts")

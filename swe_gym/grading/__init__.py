@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .protect import Protection as Protection
     from .protect import hidden_files as hidden_files
     from .reporter import STEADY_ENV as STEADY_ENV
-    from .seal import apply_start as apply_start
     from .seal import hidden_places as hidden_places
     from .seal import seal_workspace as seal_workspace
     from .signs import signs_in_call as signs_in_call

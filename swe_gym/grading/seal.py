@@ -16,19 +16,8 @@ from ..errors import FileError, TaskError
 from ..guests import bundle
 from ..sandboxes import Sandbox, start_command
 from ..types import Task
-from .patch import apply_diff
 
 TIMEOUT = 300.0
-
-
-def apply_start(task: Task, sandbox: Sandbox) -> None:
-    """Apply the oracle's `start_patch`, which most tasks do not have.
-
-    Raises:
-        TaskError: The patch does not apply.
-        SandboxError: The sandbox failed.
-    """
-    apply_diff(sandbox, task.oracle.start_patch, what=f"task {task.task_id}: the start patch")
 
 
 def seal_workspace(task: Task, sandbox: Sandbox) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from swe_gym.envs.group import apply_start
 from swe_gym.errors import MissingInterpreter, TaskError
 from swe_gym.grading import grade
 from swe_gym.grading.patch import Patch, take_patch
-from swe_gym.grading.seal import apply_start, checkouts, hidden_places, seal_for_grading, seal_workspace
+from swe_gym.grading.seal import checkouts, hidden_places, seal_for_grading, seal_workspace
 from swe_gym.sandboxes import Sandbox
 from swe_gym.sandboxes.contents.pythons import find_interpreter
 from swe_gym.types import Oracle, Task

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import filterfalse, pairwise, repeat
 from operator import add, gt, itemgetter, lt, mul, sub
 from random import Random
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from .source import Function, Source, remembered
 
@@ -123,11 +123,10 @@ class Language:
         self.numbers = sorted(set(re.findall(r"\d+", text)))
         self.pairs = _pairs_of(source.tree, source)
         self._text, self._places, self._before = text.encode(), source.span(function), 0
-        self._known = _add(_count_file(source.tree, source), _count_issue(issue[:LARGEST_COUNTED]))
-        known = self._known.tokens
+        known = _count_known(source.tree, source, issue[:LARGEST_COUNTED])
+        self._known = Counts(*map(Counter, cast("Parts", known)))  # its own: `measure` changes it
         self.own_words = sorted(set(PART.findall(text)))
-        self.known_words = sorted([part for part in known if part.isalpha() and part.isascii()])
-        self.known_numbers = sorted([part for part in known if part.isdecimal() and part.isascii()])
+        self.known_words, self.known_numbers = _list_known(source.tree, source, issue[:LARGEST_COUNTED])
         texts = {*source.strings, *[match[2] for match in QUOTE.finditer(issue[:LARGEST_COUNTED])]}
         self.texts = sorted([text for text in texts if "\0" not in text])
 
@@ -226,6 +225,19 @@ class Language:
 def _count_file(_module: ast.Module, source: Source) -> Counts:
     """The counts of a file."""
     return _count(source.beginning(LARGEST_COUNTED))
+
+
+@remembered
+def _count_known(module: ast.Module, source: Source, issue: str) -> Counts:
+    """The counts of a file and an issue together."""
+    return _add(_count_file(module, source), _count_issue(issue))
+
+
+@remembered
+def _list_known(module: ast.Module, source: Source, issue: str) -> tuple[list[str], list[str]]:
+    """The words and the numbers of a file and an issue."""
+    known = [part for part in _count_known(module, source, issue).tokens if part.isascii()]
+    return sorted(filter(str.isalpha, known)), sorted(filter(str.isdecimal, known))
 
 
 @remembered
