@@ -246,8 +246,8 @@ class TokenConversation:
         self._messages = list(messages)
         self._done: list[Segment] = []
         self._begin(list(tokens) or template.encode(template.render(self._messages)))
-        end = template.decode(tokens[-1:])
-        self._end = end if template.closing.startswith(end) else ""  # the text of the token that ended the last answer
+        end = template.decode(tokens[-1:])  # the text of the token that ended the last answer
+        self._end = end if end and template.closing.startswith(end) else ""
 
     def _begin(self, prompt: list[int]) -> None:
         self._ids = prompt
