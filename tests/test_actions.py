@@ -207,7 +207,6 @@ def test_tags_may_be_on_one_line_or_indented() -> None:
 LENIENT = {
     "closing tag in an argument": '<tool_call>{"name":"bash","arguments":{"command":"ls -la"}}</tool_call>',
     "no closing tag at the end": '<tool_call>\n{"name": "bash", "arguments": {"command": "ls -la"}}\n',
-    "no closing function tag at the end": "<function=bash>\n<parameter=command>ls -la</parameter>\n",
     "last brace missing before the tag": '<tool_call>{"name": "bash", "arguments": {"command": "ls -la"}</tool_call>',
     "opening tag missing": "<function=bash>\n<parameter=command>\nls -la\n</parameter>\n</function>\n</tool_call>",
     "opening tag missing, JSON": '{"name": "bash", "arguments": {"command": "ls -la"}}\n</tool_call>',
@@ -453,6 +452,8 @@ REFUSED = {
     "brace missing, no tag": '{"name": "bash", "arguments": {"command": "ls"}',
     "text after JSON": '<tool_call>{"name": "submit", "arguments": {}}, "x": 1}</tool_call>',
     "no JSON in tags": "<tool_call>\nbash ls\n</tool_call>",
+    "cut before the function's end": "<function=bash>\n<parameter=command>ls -la</parameter>\n",
+    "no function's end in a tag": "<tool_call>\n<function=bash>\n<parameter=command>ls</parameter>\n</tool_call>",
     "no name in tag": "<function=>\n</function>",
     "no parameter": "<function=bash>ls -la</function>",
     "parameter twice": "<function=bash><parameter=command>a</parameter><parameter=command>b</parameter></function>",

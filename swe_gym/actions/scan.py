@@ -88,11 +88,17 @@ def _marker(formats: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(["</?think>", *dict.fromkeys(wanted)]), re.MULTILINE)
 
 
-def find_calls(text: str, formats: tuple[str, ...]) -> Scan:
+def find_calls(text: str, formats: tuple[str, ...], *, unclosed: bool = False) -> Scan:
     """Find every call in `text` in one of `formats`.
 
     Calls between `<think>` and `</think>` do not count, nor does anything before an unopened `</think>`: chat templates
     often put the opening tag into the prompt.
+
+    Args:
+        text: The answer.
+        formats: The formats.
+        unclosed: Whether `</function>` may be missing at the end, as vLLM's parsers allow. Those of R2E-Gym and Graph
+            Planner do not: an answer that was cut there may miss further parameters.
 
     Raises:
         TooManyCalls: More than `MAX_MARKERS` places could start a call.
@@ -109,7 +115,7 @@ def find_calls(text: str, formats: tuple[str, ...]) -> Scan:
             scan.open_think = closing < 0
             position = len(text) if closing < 0 else closing + len("</think>")
         else:
-            found, position, cost = _reader(opening)(text, match)
+            found, position, cost = _reader(opening, unclosed=unclosed)(text, match)
             scan.found += [kept for one in found if (kept := _match_format(one, formats))]
             budget -= cost
         if budget < 0:
@@ -130,11 +136,11 @@ _Read = tuple[list[FoundCall], int, int]
 """Result of a reader: the calls, the position to resume at, and the cost."""
 
 
-def _reader(opening: str) -> Callable[[str, re.Match[str]], _Read]:
+def _reader(opening: str, *, unclosed: bool) -> Callable[[str, re.Match[str]], _Read]:
     if opening == _TAG:
         return _read_tagged
     if opening == _FUNCTION:
-        return _read_function
+        return functools.partial(_read_function, unclosed=unclosed)
     return _read_fence if "```" in opening else _read_bare
 
 
@@ -394,10 +400,10 @@ _CDATA = re.compile(r"\s*+<!\[CDATA\[")
 _CDATA_END = re.compile(r"\]\]>\s*+</param>")
 _CLOSE_OR_OPEN = re.compile(r"</function>|<function=")
 _ENDS = re.compile(r"\s*+(?:</tool_call>|\Z)")
-"""What may stand instead of `</function>`."""
+"""What may stand instead of `</function>` in answers that vLLM's parsers read."""
 
 
-def _read_function(text: str, match: re.Match[str]) -> _Read:
+def _read_function(text: str, match: re.Match[str], *, unclosed: bool) -> _Read:
     """Read `<function=NAME>` with R2E's `<parameter=KEY>` or Graph Planner's `<param name="KEY">`."""
     opened = _OPEN.match(text, match.start())
     if opened is None:
@@ -407,7 +413,7 @@ def _read_function(text: str, match: re.Match[str]) -> _Read:
     arguments, position, flaw = _read_parameters(text, opened.end(), format)
     if closed := _CLOSE.match(text, position):
         position = closed.end()
-    elif not flaw and not (arguments and _ENDS.match(text, position)):
+    elif not flaw and not (unclosed and arguments and _ENDS.match(text, position)):
         if not arguments and not _closes(text, position):
             return [], opened.end(), 1  # the text talks about the function
         flaw = f"Expected a parameter or </function>, found {_quote_next(text, position)}."

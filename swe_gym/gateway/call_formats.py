@@ -111,7 +111,7 @@ def _split_think(text: str, *, opened: bool) -> tuple[str, str]:
 
 
 def _of_actions(name: str) -> Finder:
-    return lambda text: find_calls(text, (name,)).found
+    return lambda text: find_calls(text, (name,), unclosed=True).found
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------
