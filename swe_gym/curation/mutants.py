@@ -14,17 +14,18 @@ import posixpath
 import re
 import shlex
 import time
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.utils import canonicalize_name
 
 from ..envs import SandboxGroup
-from ..errors import FileError, GradingError, SandboxLost, TaskError, UsageError, quantify
+from ..errors import FileError, SandboxLost, TaskError, UsageError, quantify
 from ..files import append_lines
-from ..grading import STEADY_ENV, file_diff, find_statuses, parse_id, read_state
+from ..grading import STEADY_ENV, file_diff, parse_command, parse_id, read_state
 from ..grading.counter import Source, TextEdit
 from ..guests import bundle
 from ..rollout import DriverLink, EpisodePool, Job
@@ -49,7 +50,7 @@ from .new_task import (
     run_tests,
 )
 from .releases import OUTSIDE, TestLayout, find_source_root, find_tests, list_files
-from .validation import NODE_RETRIES, validate
+from .validation import NODE_RETRIES, CheckSettings, TaskCheck
 
 LEVELS = ("easy", "medium", "hard")
 """Difficulties. An easy issue names the function and quotes its documentation, a medium one shows code that goes wrong,
@@ -64,8 +65,23 @@ UNTELLING = ("AssertionError", "Failed", "NotImplementedError")
 WATCHED = 4
 """Failing tests that are asked for something to show."""
 
-BATCH = 4
-"""Bugs for each worker that are tried before their tasks are validated."""
+BATCH = 8
+"""Bugs that are tried in one sandbox."""
+
+TIMES_SLOWER, MORE_SECONDS = 4.0, 1.0
+"""CPU time limit of the tests with a bug: this many times what they take without it, plus seconds."""
+
+PATIENCE = 5
+"""Time limit by the clock, as a multiple of the CPU time limit: a busy machine lets tests wait."""
+
+ERRORS = {
+    "many": "too many tests fail",
+    "hung": "the tests do not end",
+    "died": "the tests end their own process",
+    "memory": "the tests allocate too much memory",
+    "lost": "the tests lose the sandbox",
+}
+"""Error of `guests/observe.py` -> why no task is made of the bug."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +108,9 @@ class Project(NamedTuple):
         base: A task without a bug.
         files: Product code: path -> content.
         passing: Tests that pass in all runs.
-        called: File -> lines where functions begin that the tests call. None: not known.
+        forkable: Those that pass in a fork of the test process too.
+        calls: File -> line where a function begins -> the forkable tests that call it. Empty: not known.
+        seconds: CPU time limit of the tests with a bug.
         mentioned: Names that the test files read.
     """
 
@@ -103,15 +121,23 @@ class Project(NamedTuple):
     base: Task
     files: Mapping[str, bytes]
     passing: tuple[str, ...]
-    called: Mapping[str, Sequence[int]] | None
+    forkable: tuple[str, ...]
+    calls: Mapping[str, Mapping[int, Collection[str]]]
+    seconds: float
     mentioned: Collection[str] = ()
 
-    def is_tested(self, path: str, function: Function) -> bool:
-        """Whether the tests call a function of a file."""
-        if self.called is None:
-            return True
+    def tests_of(self, path: str, function: Function) -> Collection[str]:
+        """Return the tests that call a function of a file."""
+        if not self.calls:
+            return self.forkable
         first = min(node.lineno for node in (function, *function.decorator_list))
-        return not {first, function.lineno}.isdisjoint(self.called.get(path, ()))
+        lines = self.calls.get(path, {})
+        return {*lines.get(first, ()), *lines.get(function.lineno, ())}
+
+    @property
+    def most(self) -> int:
+        """Number of tests that a bug may break."""
+        return max(1, int(MOST_BROKEN * len(self.passing)))
 
 
 # --- the project --------------------------------------------------------------------------------------------------
@@ -194,9 +220,16 @@ def _draft(name: str, version: str, tree: Path, layout: TestLayout, tests: str, 
 
 
 def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task, options: BuildOptions) -> Project:
-    """Run the tests of a project without a bug: which pass always, how long it takes, and what they call."""
+    """Run the tests of a project without a bug: which pass always, how long it takes, and what each calls."""
+    if parse_command(base.eval_cmd) is None:
+        raise TaskError(f"the command {base.eval_cmd!r} must call `python -m pytest` or `python -m unittest` once")
+    files = {
+        path: (tree / path).read_bytes()
+        for path in list_files(tree)
+        if path.endswith(".py") and path not in layout and path not in OUTSIDE
+    }
     runs: list[Statuses] = []
-    started, called = time.monotonic(), None
+    started = time.monotonic()
     with SandboxGroup(base, options.backend, {}) as group:
         for number in range(1, options.runs + 1):
             options.progress(f"running the tests of {name} {version}, {number} of {options.runs}")
@@ -208,50 +241,50 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
                 f"no test of {name} {version} passes in each of {options.runs} runs, of {len(runs[0])} tests. "
                 "The package itself is not installed: code that looks up its own version fails"
             )
-        options.progress("looking for the functions that the tests call")
-        with group.fresh() as sandbox:
-            called = _observe(sandbox, "functions", base.eval_cmd, None, options.test_timeout)
-        if not called:
-            options.progress("it is not known which functions the tests call: trying all")
-    limit = min(options.test_timeout, 20.0 * 2 ** max(0, math.ceil(math.log2(seconds / 2))))  # a bug may never end
+        options.progress("looking for the functions that each test calls")
+        path = min(files)
+        whole = Trial(path, files[path].decode("latin-1"), tuple(passing))
+        (found,) = run_trials(group, TrialOrder((whole,), base.oracle.timeout, len(passing)))
+        if found.error:
+            raise TaskError(f"the tests of {name} {version} do not run in a fork of the test process: {found.error}")
+        forkable = tuple(test for test in passing if test not in found.failing)
+        calls = _find_calls(group, forkable)
+    limit = min(base.oracle.timeout, 20.0 * 2 ** max(0, math.ceil(math.log2(seconds / 2))))  # a bug may never end
     oracle = base.oracle.model_copy(update={"timeout": limit})
-    files = {
-        path: (tree / path).read_bytes()
-        for path in list_files(tree)
-        if path.endswith(".py") and path not in layout and path not in OUTSIDE
-    }
     base = base.model_copy(update={"oracle": oracle})
-    mentioned = _find_mentioned(tree, layout)
-    return Project(name, version, tree, layout, base, files, tuple(passing), called, mentioned)
+    mentioned, limit = _find_mentioned(tree, layout), TIMES_SLOWER * found.seconds + MORE_SECONDS
+    return Project(name, version, tree, layout, base, files, tuple(passing), forkable, calls, limit, mentioned)
 
 
-def _observe(
-    sandbox: Sandbox, what: str, command: str, tests: Sequence[str] | None, timeout: float
-) -> JsonObject | None:
-    """Run tests in a sandbox, and return what they do; see `guests/observe.py`.
+def _find_calls(group: SandboxGroup, tests: Collection[str]) -> dict[str, dict[int, set[str]]]:
+    """Return which of some tests call which function: file -> line where it begins -> tests. Empty if none does."""
+    with group.fresh() as sandbox:
+        found = _observe(sandbox, group.task.eval_cmd, {}, group.task.oracle.timeout)
+    names = found[0]["tests"] if found else []
+    known = {number: test for number, test in enumerate(names) if test in tests}
+    return {
+        path: {int(line): {known[one] for one in numbers if one in known} for line, numbers in lines.items()}
+        for path, lines in (found[0]["calls"].items() if known else ())
+    }
 
-    Args:
-        sandbox: The sandbox.
-        what: "functions" or "failures".
-        command: Command that runs the tests of the project.
-        tests: Ids of the tests to run; None runs all.
-        timeout: Time limit in seconds.
 
-    Returns:
-        None if the command does not only call a test runner, or that fails.
+def _observe(sandbox: Sandbox, command: str, order: JsonObject, timeout: float) -> list[Any]:
+    """Run `guests/observe.py` in place of a command's test runner, and return what it writes, line by line.
+
+    Raises:
+        SandboxError: The sandbox failed.
     """
-    call = re.fullmatch(r"python3? -m (pytest|unittest)\b(.*)", command.strip(), re.DOTALL)
-    if call is None:
-        return None
-    quiet = ["-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="] if call[1] == "pytest" else []
-    path = f"/tmp/swe-gym-observed-{what}.json"
-    words = [*quiet, *(shlex.split(call[2]) if tests is None else tests)]
-    try:
-        sandbox.exec(["python", "-c", bundle("observe"), what, call[1], path, *words], timeout=timeout)
-        found = json.loads(sandbox.read_file(path))
-    except (FileError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found else None
+    call = parse_command(command)
+    assert call is not None  # see `_measure`
+    folder = sandbox.exec(["mktemp", "-d"]).text.strip()
+    sandbox.write_file(f"{folder}/observe.py", bundle("observe").encode())
+    sandbox.write_file(f"{folder}/order.json", json.dumps({"runner": call.module, **order}).encode())
+    options = ["--continue-on-collection-errors"] if call.module == "pytest" else []
+    sandbox.exec(call.text(f"{folder}/observe.py", options), timeout=timeout)
+    with contextlib.suppress(FileError):
+        lines = sandbox.read_file(f"{folder}/found.json").decode().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    return []
 
 
 # --- a bug --------------------------------------------------------------------------------------------------------
@@ -263,24 +296,56 @@ class Bug(NamedTuple):
     Attributes:
         mutation: The change.
         task: The project with the bug, and all its tests to see.
+        trial: The tests that may find it.
     """
 
     mutation: Mutation
     task: Task
+    trial: "Trial"
+
+
+class Trial(NamedTuple):
+    """Tests to run with a change.
+
+    Attributes:
+        path: The changed file.
+        text: Its content; each character is a byte.
+        tests: The tests.
+    """
+
+    path: str
+    text: str
+    tests: tuple[str, ...]
+
+
+class TrialOrder(NamedTuple):
+    """Trials to make in one sandbox, each in a fork of the test process.
+
+    Attributes:
+        trials: The trials.
+        seconds: CPU time limit of each.
+        most: Number of tests that may fail.
+    """
+
+    trials: tuple[Trial, ...]
+    seconds: float
+    most: int
 
 
 class TrialResult(NamedTuple):
     """What the tests say of a bug.
 
     Attributes:
-        failing: Tests that fail because of it; none if it is unfit.
-        reason: Why it is unfit; empty if it is not.
+        failing: Tests that fail because of it.
+        error: Why they say nothing.
         observed: Failing test -> what it shows; see `guests/observe.py`.
+        seconds: CPU time.
     """
 
     failing: tuple[str, ...] = ()
-    reason: str = ""
+    error: str = ""
     observed: Mapping[str, Mapping[str, str]] = {}
+    seconds: float = 0.0
 
 
 def make_bug(project: Project, mutation: Mutation) -> Bug:
@@ -289,85 +354,89 @@ def make_bug(project: Project, mutation: Mutation) -> Bug:
     Raises:
         ValueError: The file is not Python with the bug in it.
     """
-    after = mutate(project.files[mutation.path], mutation)
+    before = project.files[mutation.path]
+    after = mutate(before, mutation)
     put, take = _both_ways(project.tree, mutation.path, after)
     number = hashlib.sha256(f"{project.name} {project.version}\n{put}".encode()).hexdigest()[:10]
     oracle = project.base.oracle.model_copy(update={"start_patch": put, "gold_patch": take})
     task_id = f"mutant__{project.name}-{project.version}-{number}"
     fields = {"task_id": task_id, "difficulty": LEVELS[int(number, 16) % len(LEVELS)], "oracle": oracle}
-    return Bug(mutation, project.base.model_copy(update=fields))
+    tests = project.tests_of(mutation.path, Source(before).function(mutation.names))
+    trial = Trial(mutation.path, after.decode("latin-1"), tuple(test for test in project.passing if test in tests))
+    return Bug(mutation, project.base.model_copy(update=fields), trial)
 
 
-def try_bug(task: Task, passing: Collection[str], group: SandboxGroup) -> TrialResult:
-    """Run the tests with a bug.
+def run_trials(group: SandboxGroup, order: TrialOrder) -> list[TrialResult]:
+    """Run the tests of each trial in a sandbox without a change. After one that loses it, the others get a fresh one.
 
     Raises:
-        SandboxError: A sandbox failed.
+        SandboxError: A sandbox failed twice.
     """
-    with group.fresh() as sandbox:
+    found: list[TrialResult] = []
+    size = len(order.trials)
+    while len(found) < len(order.trials):
+        part = order.trials[len(found) : len(found) + size]
         try:
-            statuses = find_statuses(task, sandbox)
-        except GradingError as error:
-            return TrialResult(reason=f"the run of the tests does not count: {str(error)[:200]}")
-        failing = [test for test in passing if statuses.get(test) is not TestStatus.PASSED]
-        if not failing:
-            return TrialResult(reason="no test finds the bug")
-        if len(failing) > MOST_BROKEN * len(passing):
-            return TrialResult(reason=f"{len(failing)} of {len(passing)} tests fail")
-        observed = _observe(sandbox, "failures", task.eval_cmd, failing[:WATCHED], 60.0) or {}
-    return TrialResult(tuple(failing), "", observed)
+            with group.fresh() as sandbox:
+                fields = [trial._asdict() for trial in part]
+                told = {"bugs": fields, "seconds": order.seconds, "most": order.most, "show": WATCHED}
+                timeout = len(part) * PATIENCE * order.seconds + BUILD_TIMEOUT
+                lines = _observe(sandbox, group.task.eval_cmd, told, timeout)
+        except SandboxLost:
+            lines = []
+        if len(lines) < len(part) and size == 1:
+            lines = [{"error": "lost"}]
+        found += [_read_result(trial, line) for trial, line in zip(part, lines, strict=False)]
+        size = size if len(lines) == len(part) else 1
+    return found
+
+
+def _read_result(trial: Trial, line: Mapping[str, Any]) -> TrialResult:
+    failing = {*line.get("failing", ())}
+    ordered = tuple(test for test in trial.tests if test in failing)
+    return TrialResult(ordered, ERRORS.get(line.get("error", ""), ""), line.get("shown", {}), line.get("seconds", 0.0))
 
 
 class _TrialWork(NamedTuple):
-    """The trial of a bug as data."""
+    """Trials as data."""
 
-    task: Task
-    passing: tuple[str, ...]
+    base: Task
+    order: TrialOrder
     backend: str
 
-    def make(self, link: DriverLink) -> "_Trial":  # noqa: ARG002  it sends only its result
-        """Make the trial on a node."""
-        return _Trial(self, 0)
+    def make(self, link: DriverLink) -> "_Trials":  # noqa: ARG002  it sends only its result
+        """Make the trials on a node."""
+        return _Trials(self, 0, 1)
 
 
-class _Trial(Job[int]):
-    """The trial of a bug.
+class _Trials(Job[int | str]):
+    """The trials of some bugs.
 
     Attributes:
-        found: The result, once `run` has returned.
+        found: The results, once `run` has returned.
     """
 
-    found: TrialResult
+    found: Sequence[TrialResult]
 
-    def __init__(self, work: _TrialWork, key: int) -> None:
-        super().__init__(key)
+    def __init__(self, work: _TrialWork, key: int | str, number: int) -> None:
+        super().__init__(key, number)
         self._work = work
-        self._group = SandboxGroup(work.task, work.backend, {})
-
-    @property
-    def name(self) -> str:
-        """Id of the task."""
-        return self._work.task.task_id
+        self._group = SandboxGroup(work.base, work.backend, {})
 
     def run(self) -> None:
-        """Run the tests. A bug is unfit if its tests lose the sandbox twice; other failures of sandboxes are raised."""
+        """Run the tests."""
         with self._group as group:
-            for _ in range(2):
-                try:
-                    self.found = try_bug(self._work.task, self._work.passing, group)
-                    return
-                except SandboxLost as error:
-                    self.found = TrialResult(reason=f"its tests lose the sandbox: {error}")
+            self.found = run_trials(group, self._work.order)
 
     def work(self) -> _TrialWork:
-        """Return the trial as data."""
+        """Return the trials as data."""
         return self._work
 
-    def result(self) -> TrialResult:
+    def result(self) -> Sequence[TrialResult]:
         """Return what the tests say."""
         return self.found
 
-    def take(self, result: TrialResult) -> None:
+    def take(self, result: Sequence[TrialResult]) -> None:
         """Store what the tests say."""
         self.found = result
 
@@ -588,31 +657,182 @@ def make_tasks(
     project: Project, options: MutantOptions, known: Iterable[Task] = (), build: BuildOptions = DEFAULTS
 ) -> Iterator[Task]:
     """Yield validated tasks of a project; see `make_mutants`."""
-    old = {task.task_id: task for task in known}
-    unfit = {one.digest for one in read_records(options.record) if one.status == "invalid"} if options.record else set()
-    drawn = _draw_bugs(project, options.seed)
-    seen: set[tuple[str, tuple[str, ...]]] = set()
-    made = 0
-    while made < options.count and (batch := list(islice(drawn, BATCH * options.workers))):
-        bugs = [bug for bug in batch if bug.task.task_id in old or digest(bug.task) not in unfit]
-        build.progress(f"{made} of {options.count} tasks")
-        fresh = _try(project, [bug for bug in bugs if bug.task.task_id not in old], options, build)
-        tasks = {task.task_id: task for task in fresh}
-        valid = _validate(tasks, options, build)
-        for bug in bugs:
-            task = old.get(bug.task.task_id) or tasks.get(bug.task.task_id)
-            if task is None or not (task.task_id in old or task.task_id in valid) or made == options.count:
-                continue
-            place = (bug.mutation.path, task.oracle.fail_to_pass)
-            if place not in seen:
-                seen.add(place)
-                made += 1
-                yield task
+    line = _Line(project, options, {task.task_id: task for task in known}, build)
+    with (
+        open_executor(options.executor, workers=options.workers) as place,
+        EpisodePool(line.make_job, workers=options.workers, retries=NODE_RETRIES, executor=place) as pool,
+    ):
+        jobs = pool.run(())
+        while True:
+            pool.add(line.draw_work())
+            yield from line.take_ready()
+            if line.is_done:
+                return
+            job = next(jobs)
+            if job.lost is None:
+                line.take(job)
+            elif not pool.retry(job):
+                raise job.lost
+
+
+class _Batch(NamedTuple):
+    """Bugs that are tried in one sandbox.
+
+    Attributes:
+        bugs: The bugs, also those that are known.
+        new: Those that are tried.
+    """
+
+    bugs: Sequence[Bug]
+    new: Sequence[Bug]
+
+
+class _Line:
+    """The bugs of a project on their way to tasks: tried, then validated as any task is.
+
+    Bugs are drawn, and tasks come out, in one order, whatever ends first.
+    """
+
+    def __init__(self, project: Project, options: MutantOptions, old: Mapping[str, Task], build: BuildOptions) -> None:
+        self._project, self._options, self._build, self._old = project, options, build, old
+        self._drawn = _draw_bugs(project, options.seed)
+        self._records = {one.task_id: one for one in read_records(options.record)} if options.record else {}
+        self._batches: list[_Batch] = []
+        self._results: dict[int, Sequence[TrialResult]] = {}
+        self._judged = 0
+        self._places: set[tuple[str, tuple[str, ...]]] = set()
+        self._tasks: dict[str, Task] = {}
+        self._waiting: dict[str, bool | None] = {}  # id of a task that has not come out -> whether it is valid
+        self._checks: deque[str] = deque()
+        self._running = self._made = 0
+        self._settings = CheckSettings(_Drafts(self._tasks), build.backend, {}, options.times, options.date, "few")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no more tasks come out."""
+        return self._made == self._options.count or not self._running
+
+    def make_job(self, key: int | str, number: int) -> "_Trials | TaskCheck":
+        """Make the job for the number of a batch, or for the id of a task."""
+        if isinstance(key, str):
+            return TaskCheck(self._settings, key, number)
+        trials = tuple(bug.trial for bug in self._batches[key].new)
+        order = TrialOrder(trials, self._project.seconds, self._project.most)
+        return _Trials(_TrialWork(self._project.base, order, self._build.backend), key, number)
+
+    def draw_work(self) -> Iterator[int | str]:
+        """Yield keys of jobs until twice as many are under way as there are workers; tasks before bugs."""
+        while self._running < 2 * self._options.workers:
+            if self._checks:
+                self._running += 1
+                yield self._checks.popleft()
+            elif self._made + len(self._waiting) >= self._options.count or not self._draw_batch():
+                return
+            elif self._batches[-1].new:
+                self._running += 1
+                yield len(self._batches) - 1
+            else:
+                self._results[len(self._batches) - 1] = ()
+                self._judge_batches()
+
+    def take(self, job: "_Trials | TaskCheck") -> None:
+        """Take what a job has found."""
+        self._running -= 1
+        if isinstance(job, TaskCheck):
+            self._settle(job.key, job.record)
+        else:
+            self._results[int(job.key)] = job.found
+            self._judge_batches()
+        self._build.progress(f"{self._made} of {self._options.count} tasks, {self._judged * BATCH} bugs tried")
+
+    def take_ready(self) -> Iterator[Task]:
+        """Yield the valid tasks before which no other is undecided."""
+        while self._waiting and self._made < self._options.count:
+            task_id, valid = next(iter(self._waiting.items()))
+            if valid is None:
+                return
+            del self._waiting[task_id]
+            if valid:
+                self._made += 1
+                yield self._tasks[task_id]
+
+    def _draw_batch(self) -> bool:
+        """Draw the bugs of the next batch. Return False if there are none left."""
+        bugs = [*islice(self._drawn, BATCH)]
+        new = [bug for bug in bugs if bug.task.task_id not in self._old and not self._is_unfit(bug)]
+        self._batches.append(_Batch(bugs, new))
+        return bool(bugs)
+
+    def _is_unfit(self, bug: Bug) -> bool:
+        record = self._records.get(bug.task.task_id)
+        return record is not None and record.status == "invalid" and record.digest == digest(bug.task)
+
+    def _judge_batches(self) -> None:
+        """Make tasks of the bugs whose trials have ended, in order."""
+        while self._judged in self._results:
+            batch = self._batches[self._judged]
+            found = {bug.task.task_id: one for bug, one in zip(batch.new, self._results[self._judged], strict=True)}
+            self._judged += 1
+            for bug in batch.bugs:
+                task_id = bug.task.task_id
+                task = self._old.get(task_id) or (self._make(bug, found[task_id]) if task_id in found else None)
+                if task is not None:
+                    self._places.add((bug.mutation.path, task.oracle.fail_to_pass))
+                    self._tasks[task_id] = task
+                    self._begin(task_id)
+
+    def _make(self, bug: Bug, found: TrialResult) -> Task | None:
+        """Return the task of a bug. None if it is unfit, which is recorded."""
+        try:
+            if found.error or not found.failing:
+                raise TaskError(found.error or "no test finds the bug")
+            if (bug.mutation.path, found.failing) in self._places:
+                raise TaskError("the same tests find another bug of the same file")
+            return make_task(self._project, bug, found)
+        except TaskError as error:
+            self._record(self._record_of(bug.task, str(error)))
+        return None
+
+    def _begin(self, task_id: str) -> None:
+        """Have a task validated, unless it is known."""
+        self._waiting[task_id] = None
+        record = self._records.get(task_id)
+        if task_id in self._old:
+            self._waiting[task_id] = True
+        elif record is not None and self._settings.still_holds(record):
+            self._waiting[task_id] = record.status == "valid"
+        else:
+            self._checks.append(task_id)
+
+    def _settle(self, task_id: str, record: TaskRecord) -> None:
+        """Take the validation of a task. Tests that are not hidden must pass with the bug: a policy could see it."""
+        if record.status == "valid" and record.broken:
+            reason = f"{quantify(len(record.broken), 'further test')} fail among the others, such as {record.broken[0]}"
+            record = record.model_copy(update={"status": "invalid", "reason": reason})
+        self._record(record)
+        self._waiting[task_id] = record.status == "valid"
+
+    def _record_of(self, task: Task, reason: str) -> TaskRecord:
+        return TaskRecord(
+            task_id=task.task_id,
+            status="invalid",
+            reason=reason,
+            backend=self._build.backend,
+            digest=digest(task),
+            date=self._options.date,
+        )
+
+    def _record(self, record: TaskRecord) -> None:
+        if self._options.record:
+            append_lines(self._options.record, json.dumps(record.model_dump(mode="json")))
 
 
 def _draw_bugs(project: Project, seed: int) -> Iterator[Bug]:
+    def is_tested(path: str, function: Function) -> bool:
+        return bool(project.tests_of(path, function))
+
     seen: set[str] = set()
-    for mutation in draw_mutations(find_mutations(project.files, project.is_tested), seed):
+    for mutation in draw_mutations(find_mutations(project.files, is_tested), seed):
         try:
             bug = make_bug(project, mutation)
         except ValueError:
@@ -620,48 +840,6 @@ def _draw_bugs(project: Project, seed: int) -> Iterator[Bug]:
         if bug.task.task_id not in seen:
             seen.add(bug.task.task_id)
             yield bug
-
-
-def _try(project: Project, bugs: Sequence[Bug], options: MutantOptions, build: BuildOptions) -> Iterator[Task]:
-    """Yield the tasks of those bugs that tests find, in order. The others are recorded as unfit."""
-    found: dict[int, Task | None] = {}
-
-    def start(key: int, _: int) -> _Trial:
-        return _Trial(_TrialWork(bugs[key].task, project.passing, build.backend), key)
-
-    with (
-        open_executor(options.executor, workers=options.workers) as place,
-        EpisodePool(start, workers=options.workers, retries=NODE_RETRIES, executor=place) as pool,
-    ):
-        for trial in pool.run(range(len(bugs))):
-            if trial.lost is None:
-                found[trial.key] = _judge_trial(project, bugs[trial.key], trial.found, options, build)
-            elif not pool.retry(trial):
-                raise trial.lost
-    yield from (task for number in range(len(bugs)) if (task := found[number]) is not None)
-
-
-def _judge_trial(
-    project: Project, bug: Bug, found: TrialResult, options: MutantOptions, build: BuildOptions
-) -> Task | None:
-    """Return the task of a bug. None if it is unfit, which is recorded."""
-    reason = found.reason
-    if not reason:
-        try:
-            return make_task(project, bug, found)
-        except TaskError as error:
-            reason = str(error)
-    if options.record:
-        record = TaskRecord(
-            task_id=bug.task.task_id,
-            status="invalid",
-            reason=reason,
-            backend=build.backend,
-            digest=digest(bug.task),
-            date=options.date,
-        )
-        append_lines(options.record, json.dumps(record.model_dump(mode="json")))
-    return None
 
 
 class _Drafts(NamedTuple):
@@ -678,17 +856,3 @@ class _Drafts(NamedTuple):
         if task_id not in self.tasks:  # the record file knows others
             raise UsageError(f"unknown task {task_id}")
         return self.tasks[task_id]
-
-
-def _validate(tasks: Mapping[str, Task], options: MutantOptions, build: BuildOptions) -> set[str]:
-    """Return the ids of the valid ones of some tasks."""
-    records = validate(
-        _Drafts(tasks),
-        backend=build.backend,
-        times=options.times,
-        workers=options.workers,
-        record=options.record or None,
-        date=options.date,
-        executor=options.executor,
-    )
-    return {record.task_id for record in records if record.status == "valid"}

@@ -72,7 +72,7 @@ def validate(
     """
     if times < 1 or workers < 1:
         raise UsageError(f"times and workers must be at least 1: {times=}, {workers=}")
-    settings = _Settings(source, backend, sandbox_options or {}, times, date, counter)
+    settings = CheckSettings(source, backend, sandbox_options or {}, times, date, counter)
     names = list(source.ids() if ids is None else ids)
     known = {old.task_id: old for old in read_records(record) if settings.still_holds(old)} if record else {}
     found: dict[str, TaskRecord] = {}
@@ -92,9 +92,11 @@ def validate(
     return [found[name] for name in names]
 
 
-def _validate_tasks(settings: "_Settings", names: Sequence[str], workers: int, place: Executor) -> Iterator[TaskRecord]:
+def _validate_tasks(
+    settings: "CheckSettings", names: Sequence[str], workers: int, place: Executor
+) -> Iterator[TaskRecord]:
     """Yield the records of tasks. A task whose node was lost is validated again."""
-    make = functools.partial(_Check, settings)
+    make = functools.partial(TaskCheck, settings)
     with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=place) as pool:
         for check in pool.run(names):
             if check.lost is None:
@@ -110,6 +112,7 @@ def judge_diff(
     *,
     claimed: bool = False,
     reader: DiffReader | None = None,
+    complete: bool = True,
 ) -> tuple[Verdict, dict[str, str]]:
     """Judge a diff as the end of an episode would.
 
@@ -120,6 +123,7 @@ def judge_diff(
         claimed: Whether the diff is a policy's work. If it does not apply, the work is not resolved; otherwise the task
             is broken.
         reader: Reads the diff; by default one that reads no other.
+        complete: Prove each test that passes, though others fail; see `grade`.
 
     Returns:
         The verdict, and `isolation` and `image` of the sandbox for a record.
@@ -134,7 +138,7 @@ def judge_diff(
             if not claimed:
                 raise
             return Verdict(resolved=False, reason=str(error)), where
-        return grade(group.task, patch, fresh, group.fresh, counter=counter), where
+        return grade(group.task, patch, fresh, group.fresh, complete=complete, counter=counter), where
     finally:
         group.drop(fresh)
 
@@ -145,7 +149,8 @@ def _judge(
     """Judge the task's own solution, or no work at all; see `judge_diff`."""
     oracle = group.task.oracle
     if not oracle.in_place:
-        return judge_diff(group, oracle.gold_patch if solved else "", counter, reader=reader)
+        diff = oracle.gold_patch if solved else ""
+        return judge_diff(group, diff, counter, reader=reader, complete=solved)
     sandbox = group.open_sealed()
     try:
         where = {"isolation": sandbox.capabilities.isolation, "image": sandbox.image_digest}
@@ -161,7 +166,7 @@ def _judge(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Settings:
+class CheckSettings:
     """The arguments of one validation."""
 
     source: TaskSource
@@ -202,15 +207,15 @@ class _OneTask(NamedTuple):
 class _CheckWork(NamedTuple):
     """The validation of one task as data."""
 
-    settings: _Settings
+    settings: CheckSettings
     task_id: str
 
-    def make(self, link: DriverLink) -> "_Check":  # noqa: ARG002  it sends only its result
+    def make(self, link: DriverLink) -> "TaskCheck":  # noqa: ARG002  it sends only its result
         """Make the validation on a node."""
-        return _Check(self.settings, self.task_id, 1)
+        return TaskCheck(self.settings, self.task_id, 1)
 
 
-class _Check(Job[str]):
+class TaskCheck(Job[str]):
     """The validation of one task.
 
     Attributes:
@@ -219,7 +224,7 @@ class _Check(Job[str]):
 
     record: TaskRecord
 
-    def __init__(self, settings: _Settings, task_id: str, number: int) -> None:
+    def __init__(self, settings: CheckSettings, task_id: str, number: int) -> None:
         super().__init__(task_id, number)
         self._settings = settings
         self._group: SandboxGroup | None = None
@@ -301,6 +306,7 @@ class _Check(Job[str]):
             seconds=tuple(seconds),
             test_seconds=tuple(test_seconds),
             flaky=flaky,
+            broken=_find_broken(verdicts["empty"]),
         )
 
     def _without_forks(self, group: SandboxGroup, vouched: "Vouched") -> Verdict | None:
@@ -394,6 +400,12 @@ def _wrong(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> dict[str, str]:
             if status is not TestStatus.PASSED:
                 found[test] = f"{status} with the gold patch"
     return found
+
+
+def _find_broken(empty: Sequence[Verdict]) -> tuple[str, ...]:
+    """The tests that must keep passing and do not pass in every run without work."""
+    found = {test for one in empty for test, end in one.pass_to_pass.items() if end is not TestStatus.PASSED}
+    return tuple(sorted(found))
 
 
 def _find_flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -1,17 +1,27 @@
 """Runs tests with pytest or unittest in the current folder, and writes down what they do, as JSON.
 
-With "functions", these are the functions of the folder that the tests call: file -> lines where they begin. With
-"failures", it is what fails in each test: code that shows it without the test, what it gives, and what it should give.
+It stands for the runner in a test command, and reads its order from a file beside itself. It finds the functions of the
+folder that each test calls, or tries bugs: each in a fork of this process, which has loaded the runner. Of a bug it
+finds the tests that fail, and what fails in some: code that shows it without the test, what it gives, and should give.
 """
 
 import ast
+import contextlib
+import gc
+import importlib
 import json
 import os
+import resource
+import signal
 import sys
 import threading
+import time
 import types
 import unittest
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+from .keeper import receive, send
+from .twins import PATIENCE, Entries, answers, silence
 
 LONGEST = 600
 """Characters of a value. Longer ones are not shown."""
@@ -19,75 +29,276 @@ LONGEST = 600
 LONGEST_CODE = 1500
 """Characters of code. Longer code is not shown."""
 
+MOST_DATA = 4 << 30
+"""Bytes that the tests of a bug may allocate: a loop that never ends may fill the memory first."""
+
 
 def main() -> None:
-    what, runner, path, *arguments = sys.argv[1:]
-    notes: Any = Functions() if what == "functions" else Failures()
-    sys.argv[:] = [runner, *arguments]
-    sys.path.insert(0, os.getcwd())
+    folder = os.path.dirname(os.path.abspath(sys.argv[0]))
+    with open(os.path.join(folder, "order.json"), encoding="utf-8") as file:
+        order = json.load(file)
+    sys.argv[0] = runner = order["runner"]
+    sys.path[0] = os.getcwd()
+    if runner == "pytest":
+        load_pytest()
+    with open(os.path.join(folder, "found.json"), "w", encoding="utf-8") as file:
+        for found in do(runner, order):
+            file.write(json.dumps(found) + "\n")
+            file.flush()
+
+
+def do(runner: str, order: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
+    """Yield the functions that tests call or, if the order names bugs, what the tests say of each."""
+    if "bugs" not in order:
+        called = Calls()
+        run_tests(runner, called)
+        yield called.result()
+    for number, bug in enumerate(order.get("bugs", ())):
+        yield try_bug(runner, bug, order, number)
+
+
+def load_pytest() -> None:
+    """Load what each fork needs."""
+    from _pytest.config import default_plugins
+
+    for name in default_plugins:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("_pytest." + name)
+
+
+def run_tests(runner: str, notes: Any) -> None:
+    """Run the tests of the command line.
+
+    Args:
+        runner: "pytest" or "unittest".
+        notes: A plugin of pytest, with what `UnittestNotes` calls.
+    """
     if runner == "pytest":
         import pytest
 
-        pytest.main(arguments, plugins=[notes])
-    elif what == "functions":
-        with notes:
-            unittest.main(None, argv=sys.argv, exit=False)
+        if notes.wanted is not None and hasattr(pytest, "version_tuple"):  # since pytest 7
+            notes.pytest_ignore_collect = notes.ignore
+        pytest.main(sys.argv[1:], plugins=[notes])
+    elif notes.wanted is None:
+        make: Any = lambda *_, **__: UnittestNotes(notes)  # noqa: E731
+        unittest.main(None, argv=sys.argv, exit=False, testRunner=unittest.TextTestRunner(resultclass=make))
     else:
-        unittest.TestLoader().loadTestsFromNames(arguments).run(FailureNotes(notes))
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(notes.found, file)
+        unittest.TestLoader().loadTestsFromNames(sorted(notes.wanted)).run(UnittestNotes(notes))
 
 
-class Functions:
-    """The functions that are called while tests run, as a plugin of pytest."""
-
-    def __init__(self) -> None:
-        self.found: Dict[str, List[int]] = {}
-        self.here = os.getcwd() + os.sep
-
-    def __enter__(self) -> None:
-        threading.setprofile(self.note)
-        sys.setprofile(self.note)
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def pytest_runtest_protocol(self) -> None:
-        self.__enter__()
-
-    def pytest_sessionfinish(self) -> None:
-        self.__exit__()
-
-    def note(self, frame: types.FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(self.here):
-            lines = self.found.setdefault(code.co_filename[len(self.here) :], [])
-            if code.co_firstlineno not in lines:
-                lines.append(code.co_firstlineno)
-
-
-class Failures:
-    """What fails in each test, as a plugin of pytest."""
-
-    def __init__(self) -> None:
-        self.found: Dict[str, Dict[str, str]] = {}
-
-    def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
-        if call.when == "call" and call.excinfo is not None:
-            self.found[item.nodeid] = describe(str(item.fspath), call.excinfo.value)
-
-
-class FailureNotes(unittest.TestResult):
-    """What fails in each test of unittest."""
+class UnittestNotes(unittest.TestResult):
+    """Tells notes what unittest does."""
 
     def __init__(self, notes: Any) -> None:
         super().__init__()
         self.notes = notes
 
+    def startTest(self, test: Any) -> None:
+        super().startTest(test)
+        self.notes.begin(test.id())
+
+    def stopTest(self, test: Any) -> None:
+        super().stopTest(test)
+        self.notes.end()
+
+    def addSuccess(self, test: Any) -> None:
+        self.notes.passed.add(test.id())
+
     def addFailure(self, test: Any, err: Any) -> None:
-        self.notes.found[test.id()] = describe(sys.modules[type(test).__module__].__file__ or "", err[1])
+        self.shouldStop = self.notes.fail(test.id(), sys.modules[type(test).__module__].__file__ or "", err[1])
 
     addError = addFailure
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+        if err is not None:
+            self.addFailure(test, err)
+
+    def printErrors(self) -> None:
+        """Do nothing: nobody reads it."""
+
+
+# --- calls --------------------------------------------------------------------------------------------------------
+
+
+class Calls:
+    """The functions that each test calls, as a plugin of pytest."""
+
+    wanted = None
+
+    def __init__(self) -> None:
+        self.passed: Set[str] = set()
+        self.tests: List[str] = []
+        self.found: Dict[str, Dict[int, List[int]]] = {}
+        self.seen: Dict[int, types.CodeType] = {}  # of the running test; what they hold keeps their numbers
+
+    def begin(self, test: str) -> None:
+        self.tests.append(test)
+        threading.setprofile(self.note)
+        sys.setprofile(self.note)
+
+    def end(self) -> None:
+        sys.setprofile(None)
+        here = os.getcwd() + os.sep
+        for code in list(self.seen.values()):
+            if code.co_filename.startswith(here):
+                lines = self.found.setdefault(code.co_filename[len(here) :], {})
+                tests = lines.setdefault(code.co_firstlineno, [])
+                if tests[-1:] != [len(self.tests) - 1]:
+                    tests.append(len(self.tests) - 1)
+        self.seen.clear()
+
+    def fail(self, *_: object) -> bool:
+        return False
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.begin(nodeid)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self.end()
+
+    def note(self, frame: types.FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self.seen[id(frame.f_code)] = frame.f_code
+
+    def result(self) -> Dict[str, Any]:
+        return {"tests": self.tests, "calls": self.found}
+
+
+# --- bugs ---------------------------------------------------------------------------------------------------------
+
+
+def try_bug(runner: str, bug: Dict[str, Any], order: Dict[str, Any], number: int) -> Dict[str, Any]:
+    """Run tests with a bug in a fork.
+
+    Args:
+        runner: "pytest" or "unittest".
+        bug: `path`, `text` (in which each character is a byte) and the `tests` to run.
+        order: `seconds` of CPU time that they may take, the `most` tests that may fail, and how many to `show`.
+        number: Number of the bug.
+
+    Returns:
+        "failing" and "shown", or "error": "many", "hung", "died" or "memory"; "seconds" of CPU time in any case.
+    """
+    sys.stdout.flush(), sys.stderr.flush()
+    before, start, out, into = Entries(), os.getcwd(), *os.pipe()
+    with replaced(bug["path"], bug["text"].encode("latin-1"), number):
+        pid = os.fork()
+        if not pid:
+            try:
+                os.close(out)
+                be_bug(runner, Failures(bug["tests"], order["most"], order["show"]), into)
+            finally:
+                os._exit(0)
+        os.close(into)
+        end = time.monotonic() + PATIENCE * order["seconds"]
+        try:
+            ended = answers(out, pid, order["seconds"], end)
+            said = dict(receive(out, end) or {"error": "died"}) if ended else {"error": "hung"}
+        except Exception:  # noqa: BLE001  nonsense: a test wrote into the pipe
+            said = {"error": "died"}
+        os.close(out)
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        used = os.wait4(pid, 0)[2]
+    os.chdir(start)
+    before.restore()
+    return dict(said, seconds=used.ru_utime + used.ru_stime)
+
+
+def be_bug(runner: str, notes: "Failures", into: int) -> None:
+    os.setpgid(0, 0)
+    silence()
+    getattr(gc, "freeze", gc.collect)()  # a collection would copy the memory of all objects
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_DATA, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    with contextlib.suppress(BaseException):  # whatever ends the run: tests that have not passed fail
+        run_tests(runner, notes)
+    send(into, notes.result())
+
+
+@contextlib.contextmanager
+def replaced(path: str, data: bytes, number: int) -> Iterator[None]:
+    """Replace the content of a file. Its time is another one for each number: Python would load code that it kept."""
+    with open(path, "rb") as file:
+        before = file.read()
+    times = os.stat(path).st_atime_ns, os.stat(path).st_mtime_ns
+    try:
+        write(path, data, (number * 10**9, number * 10**9))
+        yield
+    finally:
+        write(path, before, times)
+
+
+def write(path: str, data: bytes, times: Tuple[int, int]) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+    os.utime(path, ns=times)
+
+
+class Failures:
+    """What fails in each test, as a plugin of pytest.
+
+    Args:
+        wanted: Tests to run; None runs all.
+        most: Failing tests after which the run ends.
+        show: Failing tests to describe.
+    """
+
+    def __init__(self, wanted: List[str], most: int, show: int) -> None:
+        self.wanted = set(wanted)
+        self.most, self.show = most, show
+        self.files: Set[str] = set()
+        self.passed: Set[str] = set()
+        self.failed: Set[str] = set()
+        self.found: Dict[str, Dict[str, str]] = {}
+        self.session: Any = None
+        self.memory = False
+
+    def begin(self, test: str) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    def fail(self, test: str, path: str, error: Optional[BaseException]) -> bool:
+        """Note a failure. Return whether there are too many."""
+        self.failed.add(test)
+        self.memory = self.memory or isinstance(error, MemoryError)
+        if error is not None and len(self.found) < self.show and test in self.wanted:
+            self.found[test] = describe(path, error)
+        return self.memory or len(self.failed) > self.most
+
+    def pytest_sessionstart(self, session: Any) -> None:
+        self.session = session
+        root = str(getattr(session.config, "rootpath", ""))  # since pytest 6.1
+        paths = {test.partition("::")[0] for test in self.wanted}
+        self.files = {os.path.realpath(os.path.join(root, path)) for path in paths}
+
+    def ignore(self, collection_path: Any) -> Optional[bool]:
+        """Leave out test files that hold none of the tests."""
+        path = os.path.realpath(str(collection_path))
+        return True if os.path.isfile(path) and path not in self.files else None
+
+    def pytest_collection_modifyitems(self, items: List[Any]) -> None:
+        items[:] = [item for item in items if item.nodeid in self.wanted]
+
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
+        if call.when == "call" and call.excinfo is not None:
+            self.fail(item.nodeid, str(item.fspath), call.excinfo.value)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.outcome == "passed" and report.when == "call" and not hasattr(report, "wasxfail"):
+            self.passed.add(report.nodeid)
+        elif report.outcome != "passed" and self.fail(report.nodeid, "", None):
+            self.session.shouldstop = "too many tests fail"
+
+    def result(self) -> Dict[str, Any]:
+        failing = sorted(self.wanted - (self.passed - self.failed))
+        if self.memory or len(failing) > self.most:
+            return {"error": "memory" if self.memory else "many"}
+        return {"failing": failing, "shown": self.found}
+
+
+# --- what a failing test shows ------------------------------------------------------------------------------------
 
 
 def describe(path: str, error: BaseException) -> Dict[str, str]:

@@ -27,6 +27,7 @@ class TaskRecord(Frozen):
         seconds: Wall-clock time of each run, gold and empty in turns.
         test_seconds: Part of it that the tests took.
         flaky: Required tests that pass in some runs of gold, or of empty, and not in others. They make a task invalid.
+        broken: Tests that must keep passing and fail without work, as those of a file that needs the work to load.
         wrong: Required test with a wrong status -> the status, and the work.
         counter_tests: Test that must start passing -> change of its counter-test, such as "literal". Each counter-test
             failed with the gold patch in every run, as it must.
@@ -55,6 +56,7 @@ class TaskRecord(Frozen):
     seconds: tuple[float, ...] = ()
     test_seconds: tuple[float, ...] = ()
     flaky: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
     wrong: dict[str, str] = {}
     counter_tests: dict[str, str] = {}
     uncovered: dict[str, str] = {}

@@ -1,9 +1,14 @@
 """Tasks by mutation: the bugs, what they show, and whole tasks of a small repository."""
 
 import ast
+import contextlib
 import json
+import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +148,22 @@ class PriceTest(unittest.TestCase):
 """
 
 
-def observe(folder: Path, what: str, runner: str, *arguments: str) -> Any:
-    command = [sys.executable, "-c", bundle("observe"), what, runner, "found.json", *arguments]
+def observe(folder: Path, runner: str, *arguments: str, **order: Any) -> list[Any]:
+    program = folder / "program"
+    program.mkdir(exist_ok=True)
+    (program / "observe.py").write_text(bundle("observe"))
+    (program / "order.json").write_text(json.dumps({"runner": runner, **order}))
+    command = [sys.executable, str(program / "observe.py"), *arguments]
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, timeout=120, env={"PYTHONPATH": "."})
-    assert (folder / "found.json").exists(), done.stderr.decode()
-    return json.loads((folder / "found.json").read_text())
+    assert (program / "found.json").exists(), done.stderr.decode()
+    return [json.loads(line) for line in (program / "found.json").read_text().splitlines()]
+
+
+def try_bugs(folder: Path, runner: str, bugs: Sequence[tuple[str, Sequence[str]]], **limits: Any) -> list[Any]:
+    """Try texts of `shop.py`, each with some tests."""
+    words = ["-p", "no:cacheprovider", "test_shop.py"] if runner == "pytest" else ["test_shop"]
+    order = [{"path": "shop.py", "text": text, "tests": tests} for text, tests in bugs]
+    return observe(folder, runner, *words, bugs=order, **{"seconds": 20, "most": 99, "show": 99, **limits})
 
 
 SHOWN = {
@@ -195,7 +211,11 @@ def test_a_failing_test_shows_code_that_fails_without_it(tmp_path: Path) -> None
     bodies = [*SHOWN, *NOT_SHOWN]
     tests = [f"\n\ndef test_{number}(tmp_path):\n    {body}\n" for number, body in enumerate(bodies)]
     (tmp_path / "test_shop.py").write_text(TESTS + "".join(tests))
-    notes = observe(tmp_path, "failures", "pytest", "-p", "no:cacheprovider", "test_shop.py")
+    names = [f"test_shop.py::test_{number}" for number in range(len(bodies))]
+    names += [f"test_shop.py::PriceTest::test_{name}" for name in ("tax", "none", "basket", "empty")]
+    (found,) = try_bugs(tmp_path, "pytest", [(SHOP, names)])
+    notes = found["shown"]
+    assert {*notes} == {*found["failing"]}
     shown = {bodies[int(test.rpartition("_")[2])]: note for test, note in notes.items() if test[-1].isdigit()}
     for body, expected in SHOWN.items():
         assert (shown[body]["code"], shown[body]["given"], shown[body].get("expected")) == expected
@@ -207,8 +227,10 @@ def test_a_failing_test_shows_code_that_fails_without_it(tmp_path: Path) -> None
 def test_unittest_shows_the_same(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "test_shop.py").write_text(TESTS)
-    notes = observe(tmp_path, "failures", "unittest", "test_shop.PriceTest.test_tax")
-    assert notes["test_shop.PriceTest.test_tax"] == {
+    names = ["test_shop.PriceTest.test_tax", "test_shop.PriceTest.test_none"]
+    (found,) = try_bugs(tmp_path, "unittest", [(SHOP, names)])
+    assert found["failing"] == [*found["shown"]] == names[:1]
+    assert found["shown"]["test_shop.PriceTest.test_tax"] == {
         "error": "AssertionError",
         "message": "3.0 != 5.0",
         "code": "import shop\n\nRATE = 0.25\nitems = [2, 2]\nshop.price(items, rate=RATE)",
@@ -218,14 +240,45 @@ def test_unittest_shows_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
-def test_functions_that_tests_call_are_found(runner: str, tmp_path: Path) -> None:
+def test_functions_that_each_test_calls_are_found(runner: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "test_shop.py").write_text(TESTS.replace("shop.price(", "len("))
     words = {"pytest": ["-p", "no:cacheprovider", "test_shop.py"], "unittest": ["test_shop"]}
-    found = observe(tmp_path, "functions", runner, *words[runner])
-    called = [SHOP.splitlines().index(f"    def {name}") + 1 for name in ("__init__(self):", "add(self, *items):")]
-    assert {*called} <= {*found["shop.py"]}
-    assert SHOP.splitlines().index("def price(items, rate=0.5):") + 1 not in found["shop.py"]
+    (found,) = observe(tmp_path, runner, *words[runner])
+    tests = [re.split(r"::|\.", test)[-1] for test in found["tests"]]
+    begin, add, price = (
+        str(SHOP.splitlines().index(line) + 1)
+        for line in ("    def __init__(self):", "    def add(self, *items):", "def price(items, rate=0.5):")
+    )
+    calls = {line: {tests[number] for number in numbers} for line, numbers in found["calls"]["shop.py"].items()}
+    assert (calls[begin], calls[add], price in calls) == ({"test_basket", "test_empty"}, {"test_basket"}, False)
+
+
+FIXED = SHOP.replace("total - total", "total + total")
+
+
+@pytest.mark.parametrize("runner", ["pytest", "unittest"])
+def test_bugs_are_tried_one_after_the_other_from_the_same_state(runner: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(FIXED)
+    (tmp_path / "test_shop.py").write_text(TESTS)
+    names = [f"test_shop.PriceTest.test_{name}" for name in ("basket", "empty", "none", "tax")]
+    if runner == "pytest":
+        names = [name.replace(".", ".py::", 1).replace("PriceTest.", "PriceTest::") for name in names]
+    bugs = {
+        SHOP: names[3:],
+        FIXED.replace("    total = sum(items)", "    while True: pass"): "hung",
+        FIXED.replace("    total = sum(items)", "    import os; os._exit(0)"): "died",
+        FIXED.replace("    total = sum(items)", "    raise MemoryError"): "memory",
+        FIXED.replace("def price", "1 / 0\n\n\ndef price"): "many",
+        FIXED.replace("self.items = []", "open('left', 'x').close(); self.items = []"): names[1:2],
+        FIXED.replace("items.extend", "items.append"): names[:1],
+        FIXED: [],
+    }
+    found = try_bugs(tmp_path, runner, [(text, names) for text in bugs], seconds=1.5, most=3)
+    assert [one.get("error", one.get("failing")) for one in found] == [*bugs.values()]
+    assert (tmp_path / "shop.py").read_text() == FIXED
+    assert not (tmp_path / "left").exists()
+    assert all(one["seconds"] > 0 for one in found)
 
 
 # --- whole tasks ----------------------------------------------------------------------------------------------------
@@ -266,6 +319,34 @@ def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(pro
     source = FileSource(str(tmp_path / "tasks.jsonl"))
     assert [*make_tasks(project, options, map(source.get, source.ids()))] == tasks
     assert len(record.read_text().splitlines()) == lines  # nothing was tried again
+
+
+def test_the_command_keeps_what_is_finished_when_it_is_terminated_and_resumes(project: Project, tmp_path: Path) -> None:
+    record, output = tmp_path / "bugs.records.jsonl", tmp_path / "bugs.jsonl"
+    folder = str(project.base.workspace.url)  # type: ignore[union-attr]  # of a commit
+    words = ["tasks", "new", str(output), "--mutate", folder, "HEAD", "3", "--tests", COMMAND, "--workers", "1"]
+    with subprocess.Popen([sys.executable, "-m", "swe_gym", *words], stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not valid_lines(record):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 1
+    before = valid_lines(record)
+    done = subprocess.run(
+        [sys.executable, "-m", "swe_gym", *words], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert f"new tasks in {output} (3 in all)" in done.stdout.replace("\n", " ")
+    lines = valid_lines(record)
+    assert len(lines) == len({json.loads(line)["task_id"] for line in lines}) >= 3
+    assert lines[: len(before)] == before  # nothing was validated twice
+
+
+def valid_lines(record: Path) -> list[str]:
+    lines = record.read_text().splitlines(keepends=True) if record.exists() else []
+    return [line for line in lines if line.endswith("\n") and json.loads(line)["status"] == "valid"]
 
 
 CLASSES = """\
