@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +25,7 @@ from ..tasks import (
     TaskSource,
     by_image,
     is_place_of_tasks,
+    read_records,
     split_by_repository,
     write_tasks,
 )
@@ -65,7 +66,7 @@ from .options import (
 from .preflight import check_machine, check_sandboxes, read_tasks
 
 if TYPE_CHECKING:
-    from ..curation import AuditRecord
+    from ..curation import AuditRecord, BuildOptions
 
 app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make tasks.")
 
@@ -336,7 +337,12 @@ def new(
         Path | None, typer.Option(exists=True, file_okay=False, help="Local git repository. Needs --tests.")
     ] = None,
     tests: Annotated[str, typer.Option(help="With a folder: command that runs its tests.")] = "",
-    commit: Annotated[str, typer.Option(help="With --from-git: commit that solves the task.")] = "HEAD",
+    commit: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMIT|A..B", help="With --from-git: commit that solves the task, or range of which to try each."
+        ),
+    ] = "HEAD",
     statement: Annotated[
         Path | None,
         typer.Option(
@@ -361,6 +367,8 @@ def new(
     """Make a task from two releases of a package, or from a commit; or many from one release, by mutation.
 
     The policy starts from release OLD or the parent commit; the tests of release NEW or of the commit judge its work.
+    With a range of commits, each that changes code and tests is tried.
+
     With --mutate, the policy starts from a release, or a commit of a local folder, with a bug; the tests that find it
     are hidden. Run the command again to resume it, or with a larger COUNT for more tasks.
 
@@ -379,6 +387,10 @@ def new(
         raise UsageError(
             "--mutate writes its own issues, and its second value is the commit: drop --statement, --commit"
         )
+    if from_pypi and commit != "HEAD":
+        raise UsageError("--commit goes with --from-git")
+    if statement and ".." in commit:
+        raise UsageError("--statement is for one commit: with a range, each commit's message is the statement")
     if not mutate and seed:
         raise UsageError("--seed goes with --mutate")
     known = _tasks_of(output)  # a broken file fails before the work starts
@@ -404,6 +416,9 @@ def new(
                 build=replace(options, runs=RUNS),
             )
             return
+        if ".." in commit:
+            _try_commits(str(from_git), tests, commit, output, known, replace(options, on_lists=lambda _: None))
+            return
         if from_pypi:
             task = build_release_task(*from_pypi, options)
         else:
@@ -422,11 +437,34 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
 
     if "/" in name and not options["tests"]:
         raise UsageError(f"{name} is a folder: pass the command that runs its tests (--tests 'python -m pytest tests')")
-    started, before = time.monotonic(), len(known)
     record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
     made = make_mutants(name, version, count=count, known=known.values(), record=str(record), date=date, **options)
-    found, number = dict(known), 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # once what is finished is written
+    if _add_tasks(made, output, known, record) < count:
+        open_console().print(f"No further bug of {name} {version} makes a task. The records say why.")
+
+
+def _try_commits(
+    folder: str, tests: str, commits: str, output: Path, known: dict[str, Task], options: "BuildOptions"
+) -> None:
+    """Add tasks of a range of commits to a file."""
+    from ..curation import make_commit_tasks  # slow to import
+
+    record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
+    _add_tasks(
+        make_commit_tasks(folder, tests, commits, str(record), options, times=options.runs, date=date, known=known),
+        output,
+        known,
+        record,
+    )
+    ends = Counter(one.status for one in read_records(record))
+    tried = quantify(ends.total(), "commit")
+    open_console().print(f"{ends['valid']} of {tried} made a valid task. The records say why others did not.")
+
+
+def _add_tasks(made: Iterator[Task], output: Path, known: Mapping[str, Task], record: Path) -> int:
+    """Add tasks to a file, which holds all that are finished whenever the command ends. Return their number."""
+    started, found, number = time.monotonic(), dict(known), 0
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # once what is finished is written
     try:
         for number, task in enumerate(made, 1):
             found[task.task_id] = task
@@ -435,14 +473,12 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
     finally:
         if found:
             write_tasks(found.values(), output)
-    added = len(found) - before
-    console = open_console()
-    console.print(
-        f"{quantify(added, 'new task')} in {output} ({len(found)} in all) after {time.monotonic() - started:.0f} s; "
-        f"records: {record}"
+        signal.signal(signal.SIGTERM, before)
+    open_console().print(
+        f"{quantify(len(found) - len(known), 'new task')} in {output} ({len(found)} in all) after "
+        f"{time.monotonic() - started:.0f} s; records: {record}"
     )
-    if number < count:
-        console.print(f"No further bug of {name} {version} makes a task. The records say why.")
+    return number
 
 
 @app.command()

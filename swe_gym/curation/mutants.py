@@ -42,6 +42,7 @@ from .new_task import (
     BuildOptions,
     Statuses,
     find_release,
+    open_repository,
     pin_environment,
     pin_release,
     read_project,
@@ -70,9 +71,6 @@ BATCH = 8
 
 TIMES_SLOWER, MORE_SECONDS = 4.0, 1.0
 """CPU time limit of the tests with a bug: this many times what they take without it, plus seconds."""
-
-PATIENCE = 5
-"""Time limit by the clock, as a multiple of the CPU time limit: a busy machine lets tests wait."""
 
 ERRORS = {
     "many": "too many tests fail",
@@ -180,9 +178,7 @@ def open_commit(repository: str, tests: str, commit: str, options: BuildOptions)
         MissingInterpreter: That version of Python is not installed.
         SandboxError: The index or a sandbox failed.
     """
-    folder = Path(repository).expanduser().absolute()
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}: clone the repository first")
+    folder = open_repository(repository)
     commit = resolve_commit(folder, commit)
     workspace = GitWorkspace(url=str(folder), ref=commit)
     tree = prepare_workspace(workspace, timeout=BUILD_TIMEOUT)
@@ -228,6 +224,8 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
         for path in list_files(tree)
         if path.endswith(".py") and path not in layout and path not in OUTSIDE
     }
+    if not files:
+        raise TaskError(f"{name} {version} holds no Python file beside its tests, documentation and tools")
     runs: list[Statuses] = []
     started = time.monotonic()
     with SandboxGroup(base, options.backend, {}) as group:
@@ -380,7 +378,7 @@ def run_trials(group: SandboxGroup, order: TrialOrder) -> list[TrialResult]:
             with group.fresh() as sandbox:
                 fields = [trial._asdict() for trial in part]
                 told = {"bugs": fields, "seconds": order.seconds, "most": order.most, "show": WATCHED}
-                timeout = len(part) * PATIENCE * order.seconds + BUILD_TIMEOUT
+                timeout = BUILD_TIMEOUT + len(part) * 60 * order.seconds  # each has its own limit
                 lines = _observe(sandbox, group.task.eval_cmd, told, timeout)
         except SandboxLost:
             lines = []

@@ -5,11 +5,12 @@ are the hidden tests, and the rest of the difference is the gold patch. Which te
 they run before and after it, in sandboxes, several times.
 """
 
+import json
 import re
 import shlex
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,12 +19,15 @@ from packaging.version import InvalidVersion, Version
 
 from ..commands import run_command, tail
 from ..envs import SandboxGroup
-from ..errors import TaskError, UsageError
+from ..errors import GradingError, TaskError, UsageError
+from ..files import append_lines
 from ..grading import STEADY_ENV, apply_diff, file_diff, find_statuses, put_tests_in, read_state
 from ..index import Sdist, find_sdists
 from ..sandboxes.contents import git_program, list_installed, prepare_python, prepare_workspace
+from ..tasks import TaskRecord, read_records
 from ..types import GitWorkspace, Json, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
 from .releases import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements
+from .validation import OneTask, validate
 
 PYTEST = "python -m pytest -p no:cacheprovider -o addopts= --continue-on-collection-errors"
 
@@ -34,6 +38,9 @@ The code is {package} {old}. Bring it to what release {new} does. Its changelog 
 
 Only the behaviour of the code counts: version numbers, documentation and the changelog need not follow.
 """
+
+RUNS = 3
+"""Test runs in each state, and validations of each patch."""
 
 BUILD_TIMEOUT = 1800.0
 """Seconds that a download, or the installation of requirements, may take."""
@@ -90,7 +97,7 @@ class BuildOptions:
     statement: str = ""
     python: str = ""
     requirements: Sequence[str] = ()
-    runs: int = 3
+    runs: int = RUNS
     test_timeout: float = 300.0
     backend: str = "local"
     progress: Callable[[str], None] = lambda _: None
@@ -177,9 +184,7 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
         MissingInterpreter: That version of Python is not installed.
         SandboxError: The index or a sandbox failed.
     """
-    folder = Path(repository).expanduser().absolute()
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}: clone the repository first")
+    folder = open_repository(repository)
     options.progress("comparing the commit with its parent")
     new, old = _commit_and_parent(folder, commit)
     change = _compare(GitWorkspace(url=str(folder), ref=old), GitWorkspace(url=str(folder), ref=new))
@@ -192,7 +197,7 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
         change,
         options,
         package=folder.name,
-        task_id=f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name).lstrip('._-') or 'repository'}-{new[:12]}",
+        task_id=_commit_id(folder, new),
         problem_statement=options.statement or _ask_git(folder, "log", "-1", "--format=%B", new),
         repo=folder.name,
         python=pin_environment(change.new_tree, tests, options),
@@ -201,6 +206,89 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
         tags=("git",),
         metadata={"commit": old},
     )
+
+
+def make_commit_tasks(
+    repository: str,
+    tests: str,
+    commits: str,
+    record: str,
+    options: BuildOptions = DEFAULTS,
+    *,
+    times: int = RUNS,
+    date: str = "",
+    known: Collection[str] = (),
+) -> Iterator[Task]:
+    """Yield a validated task of each commit of a range that makes one, oldest first. Merges make none.
+
+    Args:
+        repository: A git repository on this machine.
+        tests: Command that runs the tests; see `build_commit_task`.
+        commits: The range, as git takes it, such as "v1.0..HEAD".
+        record: JSONL file of the validations, and of the reasons why other commits make no task. Those are not tried
+            again.
+        options: How each task is built.
+        times: Validations of each task.
+        date: Date for the records.
+        known: Ids of tasks that an earlier call has made.
+
+    Raises:
+        UsageError: The repository does not exist.
+        TaskError: A commit of the range is missing, or the range is empty.
+        MissingInterpreter: That version of Python is not installed.
+        SandboxError: The index or a sandbox failed.
+    """
+    folder = open_repository(repository)
+    found = _ask_git(folder, "rev-list", "--reverse", "--no-merges", "--end-of-options", commits, "--").split()
+    if not found:
+        raise TaskError(f"there is no commit in {commits} of {folder}")
+    done = {*known, *(one.task_id for one in read_records(record) if one.status == "invalid")}
+    for number, commit in enumerate(found, 1):
+        if _commit_id(folder, commit) not in done:
+            options.progress(f"commit {number} of {len(found)}: {commit}")
+            try:
+                _check_files(folder, commit)
+                task = build_commit_task(repository, tests, commit, options)
+            except (TaskError, GradingError) as error:
+                refused = TaskRecord(
+                    task_id=_commit_id(folder, commit),
+                    status="invalid",
+                    reason=str(error),
+                    backend=options.backend,
+                    date=date,
+                )
+                append_lines(record, json.dumps(refused.model_dump(mode="json")))
+                continue
+            (result,) = validate(OneTask(task, None), times=times, workers=1, record=record, date=date)
+            if result.status == "valid":
+                yield task
+
+
+def _check_files(folder: Path, commit: str) -> None:
+    """Reject a commit by the names of its files, before anything is checked out and installed."""
+    names = _ask_git(folder, "ls-tree", "-r", "-z", "--name-only", commit).split("\0")
+    changed = _ask_git(folder, "show", "-z", "--name-only", "--format=", commit).split("\0")
+    layout = find_tests([*filter(None, names)])
+    tests = [name for name in changed if name in layout]
+    code = [name for name in changed if name.endswith(".py") and name not in layout]
+    if not tests or not code:
+        raise TaskError(f"commit {commit} of {folder} changes no {'Python code' if tests else 'tests'}")
+
+
+def open_repository(path: str) -> Path:
+    """Return the folder of a repository.
+
+    Raises:
+        UsageError: It does not exist.
+    """
+    folder = Path(path).expanduser().absolute()
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}: clone the repository first")
+    return folder
+
+
+def _commit_id(folder: Path, commit: str) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name).lstrip('._-') or 'repository'}-{commit[:12]}"
 
 
 def _compare(before: SdistWorkspace | GitWorkspace, after: SdistWorkspace | GitWorkspace) -> _Change:

@@ -187,7 +187,7 @@ class CheckSettings:
             return False
 
 
-class _OneTask(NamedTuple):
+class OneTask(NamedTuple):
     """A source of one task, or of the error of reading it."""
 
     task: Task | None
@@ -255,9 +255,9 @@ class TaskCheck(Job[str]):
     def work(self) -> _CheckWork:
         """Return the validation as data. The task travels with it: a node need not read the source."""
         try:
-            source = _OneTask(self._settings.source.get(self.key), None)
+            source = OneTask(self._settings.source.get(self.key), None)
         except (UsageError, TaskError) as error:
-            source = _OneTask(None, error)
+            source = OneTask(None, error)
         return _CheckWork(dataclasses.replace(self._settings, source=source), self.key)
 
     def result(self) -> TaskRecord:

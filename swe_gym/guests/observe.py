@@ -21,13 +21,17 @@ import unittest
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from .keeper import receive, send
-from .twins import PATIENCE, Entries, answers, silence
+from .twins import Entries, answers, silence
 
 LONGEST = 600
 """Characters of a value. Longer ones are not shown."""
 
 LONGEST_CODE = 1500
 """Characters of code. Longer code is not shown."""
+
+WAITS = 120.0, 30
+"""Seconds by the clock that a bug's tests may take, or this multiple of their CPU time limit: a busy machine lets them
+wait, and what a bug shows must not depend on it."""
 
 MOST_DATA = 4 << 30
 """Bytes that the tests of a bug may allocate: a loop that never ends may fill the memory first."""
@@ -190,7 +194,7 @@ def try_bug(runner: str, bug: Dict[str, Any], order: Dict[str, Any], number: int
             finally:
                 os._exit(0)
         os.close(into)
-        end = time.monotonic() + PATIENCE * order["seconds"]
+        end = time.monotonic() + max(WAITS[0], WAITS[1] * order["seconds"])
         try:
             ended = answers(out, pid, order["seconds"], end)
             said = dict(receive(out, end) or {"error": "died"}) if ended else {"error": "hung"}

@@ -102,33 +102,83 @@ def test_releases_in_the_wrong_order_are_named(cli) -> None:
     assert "name the older release first: sqlparse 0.5.1 0.5.2" in result.err
 
 
-def test_dropped_tests_are_named_with_their_reason(cli, tmp_path: Path) -> None:
+COMMITS = [  # code, and what the tests expect of 1 + 0 and of 1 + 1
+    ("return a - b", 1, 0),
+    ("return a + b", 1, 2),
+    ("return a + b", 1, 2, "only tests"),
+    ("return b + a  # only code", 1, 2, "only tests"),
+    ("return sum([a, b])", 1, 2, "both, and no test fails before"),
+]
+
+
+@pytest.fixture
+def calc(tmp_path: Path) -> Path:
+    """A repository of a few commits."""
     folder = tmp_path / "calc"
-    folder.mkdir()
-    for code, tests in (("def add(a, b):\n    return a - b\n", 0), ("def add(a, b):\n    return a + b\n", 1)):
-        (folder / "calc.py").write_text(code)
-        (folder / "tests").mkdir(exist_ok=True)
-        (folder / "tests" / "__init__.py").touch()
+    (folder / "tests").mkdir(parents=True)
+    (folder / "tests" / "__init__.py").touch()
+    for code, zero, one, *comment in COMMITS:
+        (folder / "calc.py").write_text(f"def add(a, b):\n    {code}\n")
         (folder / "tests" / "test_calc.py").write_text(
-            "import unittest\nimport calc\n\nclass TestCalc(unittest.TestCase):\n"
-            f"    def test_add(self):\n        self.assertEqual(calc.add(1, {tests}), 1 + {tests})\n"
+            f"import unittest\nimport calc  # {comment}\n\nclass TestCalc(unittest.TestCase):\n"
+            f"    def test_zero(self):\n        self.assertEqual(calc.add(1, 0), {zero})\n"
+            f"    def test_one(self):\n        self.assertEqual(calc.add(1, 1), {one})\n"
             "    def test_subtracts(self):\n        self.assertEqual(calc.add(3, 1), 2)\n"
         )
         for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "Add adds"]):
             command = ["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
             subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    command = ["tasks", "new", "--from-git", folder, "--tests", "python -m unittest discover -s tests -t ."]
+    return folder
+
+
+NEW = ["tasks", "new", "own.jsonl", "--times", "1", "--tests", "python -m unittest discover -s tests -t ."]
+
+
+def test_dropped_tests_are_named_with_their_reason(cli, calc: Path, tmp_path: Path) -> None:
     (tmp_path / "issue.md").write_text("Sums are wrong.\n")
-    result = cli(*command, "--times", "1", "own.jsonl", "--statement", "issue.md")
+    result = cli(*NEW, "--from-git", calc, "--commit", "HEAD~3", "--statement", "issue.md")
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith(
         "1 tests were dropped:\n  1 failed with the gold patch\n    tests.test_calc.TestCalc.test_subtracts\n"
     )
     source = FileSource(str(tmp_path / "own.jsonl"))
     (task,) = map(source.get, source.ids())
-    assert task.oracle.fail_to_pass == ("tests.test_calc.TestCalc.test_add",)
+    assert task.oracle.fail_to_pass == ("tests.test_calc.TestCalc.test_one",)
     assert task.problem_statement == "Sums are wrong.\n"
     assert set(task.metadata) == {"commit"}  # a policy may know it
+
+
+def test_each_commit_of_a_range_is_tried_once(cli, calc: Path, tmp_path: Path) -> None:
+    words = [*NEW, "--from-git", calc, "--commit", "HEAD~4..HEAD"]
+    result = cli(*words)
+    assert (result.status, result.err) == (0, "")
+    assert "1 of 4 commits made a valid task." in result.out
+    source = FileSource(str(tmp_path / "own.jsonl"))
+    (task,) = map(source.get, source.ids())
+    assert task.oracle.fail_to_pass == ("tests.test_calc.TestCalc.test_one",)
+    records = [json.loads(line) for line in (tmp_path / "own.records.jsonl").read_text().splitlines()]
+    reasons = ["", "changes no Python code", "changes no tests", "no test fails before the change and passes after it"]
+    assert all(reason in one["reason"] for one, reason in zip(records, reasons, strict=True))
+    assert "1 in all" in cli(*words).out
+    assert len((tmp_path / "own.records.jsonl").read_text().splitlines()) == len(records)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--from-pypi", "a", "1", "2", "--commit", "A..B"], "--commit goes with --from-git"),
+        (
+            ["--from-git", ".", "--tests", "x", "--commit", "A..B", "--statement", "x.md"],
+            "--statement is for one commit",
+        ),
+        (["--from-git", ".", "--tests", "python -m unittest", "--commit", "A..B"], "git rev-list"),
+    ],
+)
+def test_ranges_that_cannot_be_tried_are_refused(cli, tmp_path: Path, words: list[str], message: str) -> None:
+    (tmp_path / "x.md").touch()
+    result = cli("tasks", "new", *words)
+    assert result.status != 0
+    assert message in result.err.replace("\n", " ")
 
 
 # --- datasets -------------------------------------------------------------------------------------------------
