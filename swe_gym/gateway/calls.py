@@ -169,10 +169,15 @@ NO_TOOLS = digest([])
 
 
 def mark(message: JsonMapping) -> bytes:
-    """Return the digest of what a model reads of a message. Reasoning does not count: agents often drop it."""
+    """Return the digest of what a model reads of a message.
+
+    Of answers, reasoning and the white space around the text do not count: agents often drop them.
+    """
     calls = [[call["function"]["name"], arguments_of(call)] for call in message.get("tool_calls") or ()]
     content = message.get("content") or ""
-    return digest([message["role"], content.strip() if isinstance(content, str) else content, calls])
+    if message["role"] == "assistant" and isinstance(content, str):
+        content = content.strip()
+    return digest([message["role"], content, calls])
 
 
 def path_after(path: bytes, message: JsonMapping) -> bytes:

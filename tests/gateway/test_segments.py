@@ -376,3 +376,14 @@ def test_messages_are_recognized_without_their_ids_and_spaces() -> None:
     del answer["reasoning_content"]
     agent.ask(conversation)
     assert len(session.report().segments) == 1
+
+
+def test_the_space_of_results_counts() -> None:
+    """Some templates keep it: answers to two results that differ by it are not the same conversation."""
+    sampler, generator = tokens(lambda number: call("ls", "ok"))  # noqa: ARG005  equal answers
+    agent = Agent(Session(sampler))
+    answered = agent.ask(user("issue"))
+    first, _ = agent.ask(told(answered, "\r")), agent.ask(told(answered, ""))
+    agent.ask(told(first, "go on"))
+    prompts = [bytes(one for one in prompt if one < 256) for prompt, _ in generator.sampled]
+    assert prompts[3].startswith(prompts[1])
