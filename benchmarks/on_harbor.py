@@ -26,7 +26,8 @@ from common import LiveTable
 from swe_gym.curation.harbor import export_harbor
 from swe_gym.curation.validation import validate
 from swe_gym.guard import TemporaryFolder
-from swe_gym.tasks import FileSource, TaskSource, is_place_of_tasks, load_source
+from swe_gym.tasks import TaskSource, is_place_of_tasks, load_source
+from swe_gym.tasks.file import FileSource
 
 PLACE = "swe_gym.adapters.harbor:SweGymEnvironment"
 ENVIRONMENTS = {

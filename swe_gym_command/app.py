@@ -44,7 +44,7 @@ A module may name the class of its command as `COMMAND_CLASS`."""
 
 METAVARS = {
     "N": (
-        *("attempt", "attempts", "episodes", "limit", "max_lines", "max_turns", "min_lines"),
+        *("attempt", "attempts", "episodes", "limit", "max_turns"),
         *("most_episodes", "nproc", "quota", "rounds", "seed", "sessions", "times", "workers"),
     ),
     "NUMBER": ("min_reward", "min_strength", "temperature"),
@@ -77,7 +77,9 @@ METAVARS = {
 
 FILE = "the file as an argument, without an option"
 TOOL_SETTINGS = ("region", "registry_type", "role_arn", "envd_image", "network", "cpus", "memory_mb", "endpoint")
+LINES = {"--min-lines": "--lines MIN:", "--max-lines": "--lines :MAX"}
 REMOVED: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("rollout", "eval", "validate", "tasks"), LINES),
     "tasks new": {"--output": FILE, "-o": FILE, "--runs": "--times"},
     "tasks split": {"--suffix": "the format in a part's name, as --part train.parquet=0.9"},
     "images": {"--jobs": "--workers", "-j": "-w"},

@@ -5,6 +5,7 @@ import fnmatch
 import inspect
 import io
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import TaskError, UsageError
-from ..tasks import TaskSource, changed_lines, digest, is_place_of_tasks, load_source, read_records
+from ..tasks import TaskSource, changed_lines, digest, is_place_of_tasks, load_source, read_rates, read_records
 from ..toml import parse_pairs
 from ..trajectories import Trajectory
 from ..trajectories.comparison import RunSummary
@@ -67,14 +68,21 @@ class TaskFilter(Frozen):
     repo: Annotated[list[str], _choice("--repo", help="Only this repository. Repeat to allow several.")] = []
     difficulty: Annotated[str, _choice("--difficulty", help="Only this difficulty.")] = ""
     tag: Annotated[list[str], _choice("--tag", help="Only tasks with this tag. Repeat to require several.")] = []
-    min_lines: Annotated[int, _choice("--min-lines", help="Only gold patches of at least this many lines.")] = 0
-    max_lines: Annotated[int | None, _choice("--max-lines", help="Only gold patches of at most this many lines.")] = (
-        None
-    )
+    lines: Annotated[
+        str, _choice("--lines", metavar="MIN:MAX", help="Only gold patches of so many lines, for example 5:20 or :20.")
+    ] = ""
     record: Annotated[
         Path | None,
         _choice("--record", exists=True, dir_okay=False, help="Only tasks that this validation record calls valid."),
     ] = None
+    pass_rate: Annotated[
+        str,
+        _choice(
+            "--pass-rate",
+            metavar="[NAME=]MIN:MAX",
+            help="With --record: only tasks of this pass rate, for example 0.2:0.8; NAME is a model or policy.",
+        ),
+    ] = ""
     shuffle: Annotated[int | None, _choice("--shuffle", metavar="SEED", help="Shuffle the tasks before slicing.")] = (
         None
     )
@@ -110,11 +118,7 @@ class TaskFilter(Frozen):
 
     def _load(self, source: TaskSource, ids: Sequence[str]) -> list[Task]:
         """Return the tasks that meet the conditions, no more than are needed."""
-        valid = (
-            {old.task_id: old.digest for old in read_records(self.record) if old.status == "valid"}
-            if self.record
-            else {}
-        )
+        valid, lines = self._read_record(), range_of(self.lines or ":", "--lines")
         found: list[Task] = []
         broken: list[str] = []
         needed = self._count_needed()
@@ -124,7 +128,7 @@ class TaskFilter(Frozen):
             except TaskError as error:
                 broken.append(str(error))
                 continue
-            if self._accepts(task, valid):
+            if self._accepts(task, valid, lines):
                 found.append(task)
             if len(found) == needed:
                 break
@@ -142,14 +146,28 @@ class TaskFilter(Frozen):
         start, stop, *_ = (*bounds_of(self.slice, "--slice "), None)
         return stop if stop is not None and stop > (start or 0) >= 0 else None
 
-    def _accepts(self, task: Task, valid: dict[str, str]) -> bool:
-        lines = changed_lines(task.oracle.gold_patch)
+    def _read_record(self) -> dict[str, str]:
+        """Return the tasks that the record calls valid and whose pass rate is in the range, and their digests."""
+        if self.record is None:
+            if self.pass_rate:
+                raise UsageError(f"--pass-rate {self.pass_rate} needs a record with pass rates: add --record FILE")
+            return {}
+        valid = {old.task_id: old.digest for old in read_records(self.record) if old.status == "valid"}
+        if not self.pass_rate:
+            return valid
+        policy, _, text = self.pass_rate.rpartition("=")
+        low, high = range_of(text, "--pass-rate")
+        if any(1 < bound < math.inf for bound in (low, high)):
+            raise UsageError(f"--pass-rate {text!r} is invalid: a pass rate is a share from 0 to 1, as in 0.2:0.8")
+        rates = read_rates(self.record, policy)
+        return {name: valid[name] for name, rate in rates.items() if name in valid and low <= rate.share <= high}
+
+    def _accepts(self, task: Task, valid: dict[str, str], lines: tuple[float, float]) -> bool:
         return (
             self.difficulty in ("", task.difficulty)
             and set(self.tag) <= set(task.tags)
             and (not self.repo or task.repo.lower() in {repo.lower() for repo in self.repo})
-            and self.min_lines <= lines
-            and (self.max_lines is None or lines <= self.max_lines)
+            and lines[0] <= changed_lines(task.oracle.gold_patch) <= lines[1]
             and (self.record is None or valid.get(task.task_id) == digest(task))
         )
 
@@ -185,6 +203,22 @@ def bounds_of(part: str, what: str = "") -> list[int | None]:
         bounds = []
     if len(bounds) not in (2, 3) or bounds[2:] == [0]:
         raise UsageError(f"{what}{part!r} is invalid: write START:STOP")
+    return bounds
+
+
+def range_of(text: str, what: str) -> tuple[float, float]:
+    """Return the bounds of a range MIN:MAX, given as text. A bound that is left out is infinite.
+
+    Raises:
+        UsageError: The range is invalid. The message starts with `what`.
+    """
+    low, colon, high = text.partition(":")
+    try:
+        bounds = float(low or -math.inf), float(high or math.inf)
+    except ValueError:
+        bounds = math.nan, math.nan
+    if not colon or not bounds[0] <= bounds[1]:
+        raise UsageError(f"{what} {text!r} is invalid: write MIN:MAX, MIN: or :MAX")
     return bounds
 
 

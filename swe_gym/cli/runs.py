@@ -52,7 +52,7 @@ def runs(
         left = f" {run.graded:,}/{run.planned:,}" if run.graded < run.planned else ""
         table.add_row(
             run.name,
-            f"{run.agent} with {run.model or run.policy}" if run.agent else run.model or run.policy,
+            run.player,
             run.source,
             f"{run.planned_tasks:,} x {run.attempts}",
             percent(run.resolved),

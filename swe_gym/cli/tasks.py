@@ -1,4 +1,4 @@
-"""`swe-gym tasks`: list, show, export, split and make tasks."""
+"""`swe-gym tasks`: list, show, export, split, make, audit and rate tasks."""
 
 import datetime
 import signal
@@ -21,10 +21,11 @@ from ..errors import TaskError, UsageError, quantify
 from ..tasks import (
     HUB,
     TASK_EXPORTERS,
-    FileSource,
+    TaskRecord,
     TaskSource,
     by_image,
     is_place_of_tasks,
+    load_source,
     read_records,
     split_by_repository,
     write_tasks,
@@ -482,7 +483,7 @@ def _add_tasks(made: Iterator[Task], output: Path, known: Mapping[str, Task], re
 
 
 @app.command()
-@takes_filter(without=("record",))
+@takes_filter(without=("record", "pass_rate"))
 def audit(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)] = "toy",
     repaired: Annotated[
@@ -546,6 +547,45 @@ def audit(
         _write_repaired(console, tasks, strong, repaired, quiet=as_json)
     if any(result.findings or result.status in ("invalid", "error") for result in results):
         raise typer.Exit(1)
+
+
+@app.command()
+def rate(
+    record: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="Validation record of the tasks.")
+    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, for example runs/*.")],
+    as_json: AsJson = False,
+) -> None:
+    """Add pass rates to a validation record: how often the policies of finished runs resolved each task.
+
+    Play the tasks several times with `swe-gym rollout tasks.jsonl -k 8`, rate them by that run, and choose tasks with
+    --record FILE --pass-rate 0.2:0.8. Attempts that could not be graded do not count. Runs of one model, or of one
+    policy without a model, count together, and replace its former rates of the same tasks.
+    """
+    from ..curation import rate_tasks  # slow to import
+
+    rated, unknown = rate_tasks(record, runs)
+    if as_json:
+        print_json([one.model_dump(mode="json", include={"task_id", "rates"}) for one in rated])
+    else:
+        _print_rates(open_console(), rated)
+    if unknown:
+        more = ", ..." if len(unknown) > MAX_SHOWN else ""
+        typer.echo(
+            f"left out {quantify(len(unknown), 'task')} that {record} does not hold; validate them first: "
+            f"{', '.join(unknown[:MAX_SHOWN])}{more}",
+            err=True,
+        )
+
+
+def _print_rates(console: Console, records: Sequence[TaskRecord]) -> None:
+    table = make_table("task", "model or policy", "resolved", "pass rate", "95 % interval")
+    for record in records:
+        for name, one in record.rates.items():
+            counts, interval = f"{one.resolved}/{one.attempts}", f"{one.low:.2f} to {one.high:.2f}"
+            table.add_row(*map(Text, [record.task_id, name, counts, f"{one.share:.2f}", interval]))
+    console.print(table)
 
 
 def _print_audits(console: Console, results: Sequence["AuditRecord"]) -> None:
@@ -613,5 +653,5 @@ def _check(task: Task, times: int) -> None:
 def _tasks_of(path: Path) -> dict[str, Task]:
     if not path.exists():
         return {}
-    source = FileSource(str(path))
+    source = load_source("file", path=str(path))
     return {task_id: source.get(task_id) for task_id in source.ids()}

@@ -35,7 +35,7 @@ MOST_NAMES = 10
 STYLES = {"valid": "green", "invalid": "red", "skipped": "yellow", "error": "bold red"}
 
 
-@takes_filter(without=("record",))
+@takes_filter(without=("record", "pass_rate"))
 def validate(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)] = "toy",
     source_option: SourceOptions = None,

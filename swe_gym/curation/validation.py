@@ -1,4 +1,7 @@
-"""Validates tasks: every grading must find the gold patch resolved and the untouched repository unresolved."""
+"""Validates tasks: every grading must find the gold patch resolved and the untouched repository unresolved.
+
+`rate_tasks` adds to the records how often policies resolved the tasks.
+"""
 
 import dataclasses
 import functools
@@ -8,6 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from ..envs import SandboxGroup
@@ -19,6 +23,8 @@ from ..grading.in_place import is_last, join_steps, run_solution
 from ..rollout import DriverLink, EpisodePool, Executor, Job
 from ..rollout.executors import open_executor
 from ..tasks import TaskRecord, TaskSource, digest, read_records
+from ..trajectories.comparison import distinct_names, read_results
+from ..trajectories.statistics import wilson
 from ..types import JsonObject, Task, TestStatus, Verdict
 
 logger = logging.getLogger(__name__)
@@ -90,6 +96,60 @@ def validate(
                 append_lines(record, json.dumps(result.model_dump(mode="json")))
             add(result)
     return [found[name] for name in names]
+
+
+def rate_tasks(
+    record: str | os.PathLike[str], runs: Sequence[str | os.PathLike[str]]
+) -> tuple[list[TaskRecord], list[str]]:
+    """Count how often the policies of runs resolved the tasks of a record file, and append the new records to it.
+
+    Only graded attempts that the last call of a run asked for count. Runs of one model, or of one policy without a
+    model, count together, and replace its former rates of the same tasks. A task that is validated again has no rates.
+
+    Args:
+        record: A record file of `validate`.
+        runs: Run folders.
+
+    Returns:
+        The records of the tasks that were rated, and the ids of tasks of the runs that the file does not hold.
+
+    Raises:
+        UsageError: A folder is not a run folder or given twice, its episodes start in the middle of a task, or no
+            graded attempt is at a task of the file.
+    """
+    counts = _count_attempts([Path(run) for run in runs])
+    known = {old.task_id: old for old in read_records(record)}
+    unknown = [task_id for task_id in counts if task_id not in known]
+    if len(unknown) == len(counts):
+        found = "the runs have no graded attempt" if not counts else f"{record} holds no task of the runs"
+        raise UsageError(f"{found}: pass finished runs over the tasks that the record was made from")
+    rated = []
+    for task_id, ends in counts.items():
+        if (old := known.get(task_id)) is not None:
+            facts = old.model_dump()
+            facts["rates"] |= {name: _rate(resolved) for name, resolved in ends.items()}
+            rated.append(TaskRecord.model_validate(facts))
+    changed = [json.dumps(new.model_dump(mode="json")) for new in rated if new != known[new.task_id]]
+    append_lines(record, *changed)
+    return rated, unknown
+
+
+def _count_attempts(runs: Sequence[Path]) -> dict[str, dict[str, list[bool]]]:
+    """Return whether the graded attempts of runs are resolved, by task and by who played."""
+    found: dict[str, dict[str, list[bool]]] = {}
+    distinct_names(runs)  # raises if a run is given twice
+    for run in runs:
+        results = read_results(run)
+        if point := results.info.config.get("checkpoint"):
+            raise UsageError(f"{run} continues an episode ({point['origin']}), so its rates are not those of the task")
+        for task_id, resolved in results.outcomes.items():
+            found.setdefault(task_id, {}).setdefault(results.summary.player, []).extend(resolved)
+    return found
+
+
+def _rate(ends: Sequence[bool]) -> JsonObject:
+    low, high = (round(end, 4) for end in wilson(sum(ends), len(ends)))
+    return {"resolved": sum(ends), "attempts": len(ends), "low": low, "high": high}
 
 
 def _validate_tasks(

@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .exporters import TASK_EXPORTERS as TASK_EXPORTERS
     from .exporters import by_image as by_image
     from .file import HUB as HUB
-    from .file import FileSource as FileSource
     from .file import is_place_of_tasks as is_place_of_tasks
     from .file import write_tasks as write_tasks
     from .hub import check_hub as check_hub
@@ -28,6 +27,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .record import TaskRecord as TaskRecord
     from .record import digest as digest
     from .record import doubt as doubt
+    from .record import read_rates as read_rates
     from .record import read_records as read_records
 
 else:

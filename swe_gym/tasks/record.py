@@ -15,6 +15,27 @@ Status = Literal["valid", "invalid", "skipped", "error"]
 """`skipped`: the machine lacks something that the task needs. `error`: the infrastructure failed; try again."""
 
 
+class TaskRate(Frozen):
+    """How often a policy resolved a task.
+
+    Attributes:
+        resolved: Number of resolved attempts.
+        attempts: Number of graded attempts, at least one.
+        low: Lower end of the 95 % Wilson interval of the pass rate.
+        high: Upper end of it.
+    """
+
+    resolved: int
+    attempts: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        """The pass rate, from 0 to 1."""
+        return self.resolved / self.attempts
+
+
 class TaskRecord(Frozen):
     """The result of validating one task, one line of a record file. Hidden from policies, because it names tests.
 
@@ -46,6 +67,7 @@ class TaskRecord(Frozen):
         image: Digest of the image, as the backend knows it; empty without an image.
         digest: SHA-256 of the task and its oracle. A changed task is validated again.
         date: Date that the caller gave.
+        rates: Model or policy -> its pass rate at the task, as `rate_tasks` counted it.
     """
 
     task_id: str
@@ -71,6 +93,7 @@ class TaskRecord(Frozen):
     image: str = ""
     digest: str = ""
     date: str = ""
+    rates: dict[str, TaskRate] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -95,6 +118,27 @@ def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:
             raise UsageError(f"{path}, line {number} is not a validation record: {wrong_fields(error)}") from error
         records[result.task_id] = result
     return list(records.values())
+
+
+def read_rates(path: str | os.PathLike[str], policy: str = "") -> dict[str, TaskRate]:
+    """Read the pass rates of one policy or model from a record file, by task.
+
+    Args:
+        path: The record file.
+        policy: Name of the policy or model. Empty: the only one of the file.
+
+    Raises:
+        UsageError: The file has no rates, those of several policies and none is named, or none of the named one.
+    """
+    records = read_records(path)
+    known = sorted({name for record in records for name in record.rates})
+    if not known:
+        raise UsageError(f"{path} has no pass rates: add them with `swe-gym tasks rate {path} RUN`")
+    if policy not in known and (policy or len(known) > 1):
+        has = f"{path} has pass rates of {', '.join(map(repr, known))}"
+        raise UsageError(f"{has}, not of {policy!r}" if policy else f"{has}: name one, for example {known[0]}=...")
+    name = policy or known[0]
+    return {record.task_id: record.rates[name] for record in records if name in record.rates}
 
 
 def digest(task: Task) -> str:

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from ..errors import UsageError
 from ..rollout import Failure
-from ..tasks import ShuffledOrder
+from ..tasks import ShuffledOrder, read_rates
 from ..trajectories import Trajectory
 from ..trajectories.run_folder import differences
 from ..types import Json, JsonObject
@@ -193,6 +193,21 @@ class PassRates:
 
     def __init__(self, counts: Mapping[str, Sequence[float]] | None = None) -> None:
         self.counts = {task_id: (alpha, beta) for task_id, (alpha, beta) in (counts or {}).items()}
+
+    @classmethod
+    def recorded(cls, place: str) -> Self:
+        """Return the rates of `algorithm.pass_rates`, as if one update had played their attempts; none if it is empty.
+
+        Raises:
+            UsageError: There is no such record, or it does not have these rates.
+        """
+        if not place:
+            return cls()
+        policy, _, path = place.rpartition("=")
+        if not Path(path).is_file():
+            raise UsageError(f"algorithm.pass_rates: {path} is not a file: write FILE or NAME=FILE")
+        rates = read_rates(path, policy)
+        return cls({name: (1.0 + one.resolved, 1.0 + one.attempts - one.resolved) for name, one in rates.items()})
 
     def add(self, trajectories: Iterable[Trajectory]) -> None:
         """Count the episodes of an update."""

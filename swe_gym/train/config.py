@@ -178,6 +178,8 @@ class AlgorithmConfig(Frozen):
         group_size: Episodes per task.
         curriculum: "shuffled", or "thompson": prefer tasks that the policy seems to solve half of the time, by Thompson
             sampling over what it solved before (MoPPS, arXiv 2507.04632).
+        pass_rates: Validation record whose pass rates (`swe-gym tasks rate`) "thompson" starts from: FILE, or
+            NAME=FILE with the name of the model or policy. Empty: no rate is known at the start.
         loss: "ppo", "gspo" (a ratio per segment; clip far closer to 1, such as clip_low = 3e-4, clip_high = 4e-4) or
             "cispo" (the clipped ratio is a weight).
         epochs: Passes over the batch.
@@ -212,6 +214,7 @@ class AlgorithmConfig(Frozen):
     prompts_per_step: int = Field(default=16, ge=1)
     group_size: int = Field(default=4, ge=1)
     curriculum: Literal["shuffled", "thompson"] = "shuffled"
+    pass_rates: str = ""
     loss: Literal["ppo", "gspo", "cispo"] = "ppo"
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
@@ -257,6 +260,8 @@ class AlgorithmConfig(Frozen):
                 "curriculum 'thompson' draws by what the last update solved, and async_rollout draws before that: use "
                 "curriculum 'shuffled'"
             )
+        if self.pass_rates and self.curriculum != "thompson":
+            raise ValueError("pass_rates are for curriculum 'thompson': set it, or leave them out")
         return self
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from ..trajectories.run_folder import LOCK, take_lock
 from ..types import JsonObject
 from .async_collect import AsyncCollector
 from .batch import Batch, segments_batch
-from .checkpoint import Checkpoints, RunState, check_folder
+from .checkpoint import Checkpoints, PassRates, RunState, check_folder
 from .collect import (
     Collector,
     PlayedBatch,
@@ -226,6 +226,7 @@ class Trainer:
         self.checkpoints = Checkpoints(self.folder, config.run.keep)
         check_folder(self.folder, self.checkpoints, config)
         check_tasks(config)  # before the model, which takes longer
+        rates = PassRates.recorded(config.algorithm.pass_rates)
         check_options(config.generation)
         if config.env.agent:
             make_agent(config.env.agent, config.env.agent_options)
@@ -239,6 +240,7 @@ class Trainer:
             self.log.close(failed=True)
             raise
         self.state = RunState(config.run.seed)
+        self.state.rates = rates
         self.state.prefixes = Prefixes(ignore=config.collect.ignore)
         self._generator: SyncedSampler | None = None
         self._ahead: AsyncCollector | None = None

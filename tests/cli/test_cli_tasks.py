@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs_on_disk import failed, trajectory, write_run
 
 from swe_gym.curation import AuditRecord
 from swe_gym.curation.audit import AuditFinding
@@ -220,8 +221,8 @@ def listed(result) -> list[str]:
     [
         ([], ["t0", "t1", "t2", "t3", "t4", "t5"]),
         (["--repo", "Owner/r1"], ["t1", "t4"]),
-        (["--repo", "owner/r0", "--repo", "owner/r1", "--max-lines", "3"], ["t0", "t1"]),
-        (["--min-lines", "5"], ["t4", "t5"]),
+        (["--repo", "owner/r0", "--repo", "owner/r1", "--lines", ":3"], ["t0", "t1"]),
+        (["--lines", "5:"], ["t4", "t5"]),
         (["--limit", "2"], ["t0", "t1"]),
     ],
 )
@@ -243,6 +244,89 @@ def test_a_record_selects_valid_tasks(cli, rows: list[object], tmp_path: Path) -
     ]
     (tmp_path / "record.jsonl").write_text("".join(record.model_dump_json() + "\n" for record in records))
     assert listed(cli("tasks", "list", *rows, "--record", "record.jsonl")) == ["t0"]
+
+
+@pytest.fixture
+def rated(rows: list[object], tmp_path: Path) -> list[object]:
+    """Write a record of four tasks, one of them invalid, and two runs; return the options that choose the tasks."""
+    tasks = load_source("swebench", path=str(tmp_path / "rows.jsonl"))
+    for name in ("t0", "t1", "t2", "t3"):
+        status = "invalid" if name == "t3" else "valid"
+        append_record(tmp_path / "r.jsonl", task_id=name, status=status, digest=digest(tasks.get(name)))
+    for model, other in (("small", "t9"), ("org/large", "t1")):
+        ends = [("t0", True), ("t0", True), ("t1", True), ("t1", False), ("t3", True), ("t3", False), (other, False)]
+        attempts = [trajectory(name, number, resolved=end) for number, (name, end) in enumerate(ends)]
+        lost = [failed("t1", 7), failed("t2", 8)]
+        config = {"policy": "llm", "policy_options": {"model": model}}
+        write_run(tmp_path / model.rpartition("/")[2], *attempts, *lost, config=config)
+    return [*rows, "--record", "r.jsonl", "--pass-rate"]
+
+
+def append_record(path: Path, **fields: Any) -> None:
+    append_lines(path, TaskRecord(backend="docker", **fields).model_dump_json())
+
+
+def test_tasks_are_chosen_by_the_pass_rates_of_runs(cli, rated: list[object], tmp_path: Path) -> None:
+    done = cli("tasks", "rate", "r.jsonl", "small")
+    assert [line.split() for line in done.out.splitlines()[1:]] == [
+        ["t0", "small", "2/2", "1.00", "0.34", "to", "1.00"],
+        ["t1", "small", "1/2", "0.50", "0.09", "to", "0.91"],
+        ["t3", "small", "1/2", "0.50", "0.09", "to", "0.91"],
+    ]
+    assert done.err == "left out 1 task that r.jsonl does not hold; validate them first: t9\n"
+    assert listed(cli("tasks", "list", *rated, "0.2:0.8")) == ["t1"]  # t2 was not graded, and t3 is invalid
+    assert listed(cli("tasks", "list", *rated, "small=0.5:")) == ["t0", "t1"]
+
+    before = (tmp_path / "r.jsonl").read_text()
+    (first, *_) = json.loads(cli("tasks", "rate", "r.jsonl", "small", "--json").out)
+    assert first == {"task_id": "t0", "rates": {"small": {"resolved": 2, "attempts": 2, "low": 0.3424, "high": 1.0}}}
+    assert (tmp_path / "r.jsonl").read_text() == before
+
+    cli("tasks", "rate", "r.jsonl", "large")
+    assert listed(cli("tasks", "list", *rated, "org/large=:0.4")) == ["t1"]
+    assert listed(cli("tasks", "list", *rated, "small=0.2:0.8")) == ["t1"]
+    assert "has pass rates of 'org/large', 'small': name one" in cli("tasks", "list", *rated, "0:1").err
+    assert "not of 'tiny'" in cli("tasks", "list", *rated, "tiny=0:1").err
+
+
+def test_a_rollout_plays_the_tasks_of_a_pass_rate(cli, tmp_path: Path) -> None:
+    tasks = load_source("toy")
+    for resolved, name in enumerate(tasks.ids()[:5]):
+        rates = {"small": {"resolved": resolved, "attempts": 4, "low": 0.0, "high": 1.0}}
+        append_record(tmp_path / "r.jsonl", task_id=name, status="valid", digest=digest(tasks.get(name)), rates=rates)
+    checked = cli("rollout", "toy", "--policy", "gold", "--record", "r.jsonl", "--pass-rate", "0.25:0.75", "--check")
+    assert (checked.status, checked.out.splitlines()[0]) == (0, "tasks   3 from toy, backend local")
+
+
+@pytest.mark.usefixtures("rated")
+def test_runs_of_one_model_count_together(cli, tmp_path: Path) -> None:
+    write_run(tmp_path / "more", trajectory("t0"), config={"policy": "llm", "policy_options": {"model": "small"}})
+    (first, *_) = json.loads(cli("tasks", "rate", "r.jsonl", "small", "more", "--json").out)
+    assert (first["rates"]["small"]["resolved"], first["rates"]["small"]["attempts"]) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list", "--pass-rate", "0.2:0.8"], "--pass-rate 0.2:0.8 needs a record with pass rates: add --record FILE"),
+        (["list", "--record", "r.jsonl", "--pass-rate", "20:80"], "a pass rate is a share from 0 to 1, as in 0.2:0.8"),
+        (["list", "--record", "r.jsonl", "--pass-rate", "0.5"], "--pass-rate '0.5' is invalid: write MIN:MAX"),
+        (["list", "--record", "r.jsonl", "--pass-rate", "0:1"], "r.jsonl has no pass rates: add them with `swe-gym ta"),
+        (["list", "--lines", "9:5"], "--lines '9:5' is invalid: write MIN:MAX, MIN: or :MAX"),
+        (["rate", "r.jsonl", "other"], "r.jsonl holds no task of the runs"),
+        (["rate", "r.jsonl", "empty"], "the runs have no graded attempt"),
+        (["rate", "r.jsonl", "small", "small"], "a run is given twice"),
+        (["rate", "r.jsonl", "branch"], "branch continues an episode (small/t0/0:3), so its rates are not those of"),
+    ],
+)
+@pytest.mark.usefixtures("rated")
+def test_rates_that_mean_nothing_are_refused(cli, tmp_path: Path, words: list[str], said: str) -> None:
+    write_run(tmp_path / "other", trajectory("x"))
+    write_run(tmp_path / "empty", failed("t0"))
+    write_run(tmp_path / "branch", trajectory("t0"), config={"checkpoint": {"origin": "small/t0/0:3"}})
+    refused = cli("tasks", *words)
+    assert refused.status == 2
+    assert said in refused.err
 
 
 def test_a_dataset_is_exported_and_shown(cli, rows: list[object], tmp_path: Path) -> None:

@@ -41,6 +41,6 @@ def test_only_the_tasks_that_are_returned_are_loaded(more: dict[str, str | int])
 
 def test_a_condition_is_met_before_the_slice_is_taken() -> None:
     source = Watched()
-    assert TaskFilter(slice="1:3", min_lines=1).ids(source) == FIRST[1:]
-    assert TaskFilter(limit=2, min_lines=1).ids(source) == FIRST[:2]
-    assert TaskFilter(slice="0:9:4", limit=2, min_lines=1).ids(source) == ["micro-2-0", "micro-2-4"]
+    assert TaskFilter(slice="1:3", lines="1:").ids(source) == FIRST[1:]
+    assert TaskFilter(limit=2, lines="1:").ids(source) == FIRST[:2]
+    assert TaskFilter(slice="0:9:4", limit=2, lines="1:").ids(source) == ["micro-2-0", "micro-2-4"]

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("torch")
 from test_batch import EPISODES
 
 from swe_gym.errors import UsageError
+from swe_gym.tasks.record import TaskRate, TaskRecord
 from swe_gym.train.checkpoint import CANDIDATES, PassRates, RunState
 from swe_gym.train.collect import TrainSlot
 from swe_gym.train.config import make_config
@@ -38,6 +40,22 @@ def test_the_tasks_nearest_to_one_half_are_chosen() -> None:
     rates = PassRates({"never": (1, 900), "often": (900, 100), "half": (500, 500), "always": (900, 1)})
     for seed in range(20):
         assert rates.choose(["never", "half", "always", "often"], 2, random.Random(seed)) == [1, 3]
+
+
+def test_it_starts_from_the_rates_of_a_record(tmp_path: Path) -> None:
+    record = TaskRecord(
+        task_id="a", status="valid", backend="local", rates={"m": TaskRate(resolved=3, attempts=8, low=0.1, high=0.7)}
+    )
+    (tmp_path / "r.jsonl").write_text(record.model_dump_json() + "\n")
+    after_one_update = PassRates()
+    after_one_update.add(played("a", *[True] * 3, *[False] * 5))
+    for place in (f"{tmp_path}/r.jsonl", f"m={tmp_path}/r.jsonl"):
+        assert PassRates.recorded(place).counts == after_one_update.counts
+    assert PassRates.recorded("").counts == {}
+    with pytest.raises(UsageError, match=r"algorithm\.pass_rates: none\.jsonl is not a file"):
+        PassRates.recorded("none.jsonl")
+    with pytest.raises(UsageError, match="pass_rates are for curriculum 'thompson'"):
+        make_config({"model": {"path": "m"}, "run": {"evaluate_every": 0}, "algorithm": {"pass_rates": "r.jsonl"}})
 
 
 def simulate(curriculum: str, see: Callable[[list[TrainSlot]], None]) -> float:

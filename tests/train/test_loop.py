@@ -20,6 +20,7 @@ pytest.importorskip("transformers")
 
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402  only where torch is there
 from swe_gym.rollout.tokens import Completion, TokenConversation  # noqa: E402
+from swe_gym.tasks.record import TaskRate, TaskRecord  # noqa: E402
 from swe_gym.train.batch import segments_batch  # noqa: E402
 from swe_gym.train.config import GenerationConfig, TrainConfig, make_config  # noqa: E402
 from swe_gym.train.generators.scripted import ScriptedGenerator  # noqa: E402
@@ -459,11 +460,18 @@ def test_an_update_whose_episodes_are_all_lost_changes_nothing(model_folder: str
         "generation": {**SCRIPTED, "options": {"reply": "test_loop:hangs"}},
         "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
         "run": {"updates": 2, "max_failed": 1.0},
-        "algorithm": {"prompts_per_step": 2, "group_size": 2, "curriculum": "thompson"},
+        "algorithm": {
+            **{"prompts_per_step": 2, "group_size": 2, "curriculum": "thompson"},
+            "pass_rates": str(tmp_path / "r.jsonl"),
+        },
     }
+    rates = {"m": TaskRate(resolved=3, attempts=8, low=0.1, high=0.7)}
+    record = TaskRecord(task_id="a", status="valid", backend="local", rates=rates)
+    (tmp_path / "r.jsonl").write_text(record.model_dump_json() + "\n")
     trainer = Trainer(config(model_folder, tmp_path / "run", **sections))
     before = weights(trainer).clone()
     trainer.run()
+    assert trainer.state.rates.counts == {"a": (4.0, 6.0)}
     assert torch.equal(weights(trainer), before)
     lines = numbers(tmp_path / "run")
     assert [(line["episodes"], line["lost"], line["trained"]) for line in lines] == [(0, 4, 0)] * 2

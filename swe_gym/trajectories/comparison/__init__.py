@@ -139,6 +139,12 @@ class RunSummary(Frozen):
     cost: float | None
     answered_as: dict[str, int]
 
+    @property
+    def player(self) -> str:
+        """Who played: the model, or the policy without one, after the agent that asks it."""
+        name = self.model or self.policy
+        return f"{self.agent} with {name}" if self.agent else name
+
 
 class RunResults(NamedTuple):
     """The results of a run.
