@@ -357,7 +357,8 @@ class SandboxNeeds(Frozen):
         network: Network access: "none", "egress" or hosts, as in `SandboxSpec`; None is the default, "none".
         activate: Whether a Python environment of the image goes first on the PATH; None is the default, True.
         build: Build of the task's image, unless the backend has it.
-        files: Files that are added at the start: path, absolute or relative to the workdir -> content.
+        files: Files that are added at the start: path, absolute or relative to the workdir -> content. Only for tasks
+            that a script judges; others have them in their workspace or image.
     """
 
     user: str | None = None
@@ -801,6 +802,13 @@ class Task(Frozen):
         return self.model_copy(
             update={"image": image, "workspace": None, "python": None, "needs": needs, "oracle": oracle}
         )
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        """Refuse files that no sandbox would get."""
+        if self.needs.files and not self.oracle.in_place:
+            raise ValueError("needs.files is for tasks that a script judges: put the files into the workspace or image")
+        return self
 
     @model_serializer(mode="wrap")
     def _brief(self, write: SerializerFunctionWrapHandler) -> JsonObject:

@@ -7,13 +7,33 @@ import pytest
 from pydantic import ValidationError
 from rich.pretty import pretty_repr
 
-from swe_gym.types import ExitCode, ExpectedMap, LogScript, Oracle, ParserProgram, Task, TestCommand, TestStatus
+from swe_gym.types import (
+    ExitCode,
+    ExpectedMap,
+    FileContent,
+    LogScript,
+    Oracle,
+    ParserProgram,
+    RewardScript,
+    SandboxNeeds,
+    Task,
+    TestCommand,
+    TestStatus,
+)
 
 
 @pytest.mark.parametrize("workdir", ["", "repo", "./repo", "/a\0b"])
 def test_workdir_is_absolute(workdir: str) -> None:
     with pytest.raises(ValidationError, match="workdir"):
         Task(task_id="t", problem_statement="p", workdir=workdir)
+
+
+def test_files_that_no_sandbox_would_get_are_refused() -> None:
+    needs = SandboxNeeds(files={"a": FileContent(data=b"a")})
+    with pytest.raises(ValidationError, match=r"needs\.files is for tasks that a script judges"):
+        Task(task_id="t", problem_statement="p", needs=needs)
+    script = Oracle(evaluation=RewardScript(script="/s", rewards="/r"))
+    assert Task(task_id="t", problem_statement="p", needs=needs, oracle=script).needs == needs
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan])

@@ -55,8 +55,9 @@ CONDITIONS: Mapping[str, JsonObject] = {
     "locale": {"env": ASCII},
     "user": {"env": SOMEBODY},
     "host": {"host": "another-machine"},
+    "network": {},
 }
-"""Condition -> how a run changes it. The folder is changed by another workdir."""
+"""Condition -> how a run changes it. The folder is changed by another workdir, the network by a sandbox without one."""
 
 TOGETHER = "several together"
 NOT_TRIED = "not tried: "
@@ -400,6 +401,7 @@ class _Probe:
     Attributes:
         runs: Number of runs so far.
         moves: Whether the workspace can be in another folder.
+        online: Whether the task's sandboxes have a network.
     """
 
     def __init__(self, task: Task, settings: _AuditSettings) -> None:
@@ -408,11 +410,14 @@ class _Probe:
         self._settings = settings
         self.moves = task.workspace is not None and task.image is None and "image" not in settings.options
         self._moved = task.model_copy(update={"workdir": ELSEWHERE}) if self.moves else None
+        offline = {**settings.options, "network": "none"}
         self._groups = {
-            one.workdir: SandboxGroup(one, settings.backend, settings.options)
+            (one.workdir, apart): SandboxGroup(one, settings.backend, offline if apart else settings.options)
             for one in (task, self._moved)
             if one is not None
+            for apart in (False, True)
         }
+        self.online = self.group.spec.access != "none"
 
     def __enter__(self) -> "_Probe":
         return self
@@ -428,7 +433,7 @@ class _Probe:
     @property
     def group(self) -> SandboxGroup:
         """Sandboxes whose workspace is where the task wants it."""
-        return self._groups[self.task.workdir]
+        return self._groups[self.task.workdir, False]
 
     def run(self, diff: str, conditions: Collection[str] = (), *, timeout: float | None = None, clock: int = 0) -> Ends:
         """Run the tests with a diff, under changed conditions."""
@@ -443,7 +448,7 @@ class _Probe:
         if "load" in conditions:
             timeout = SLOWER * (timeout or self.task.oracle.timeout)
         task = self._moved if "folder" in conditions and self._moved is not None else self.task
-        group = self._groups[task.workdir]
+        group = self._groups[task.workdir, "network" in conditions]
         with group.fresh() as fresh:
             ran = run_plainly(task, diff, fresh, group.fresh, env=env, timeout=timeout, **given)
         verdict = ran.verdict
@@ -598,13 +603,13 @@ class _Stability:
         self._apart: set[str] = set()  # tests that compare the clock with other times
         if not probe.moves:
             self._conditions["folder"] = f"{NOT_TRIED}the image holds the workspace in a fixed folder"
-        self._conditions["network"] = f"{NOT_TRIED}no run has a network"
+        if not probe.online:
+            self._conditions["network"] = f"{NOT_TRIED}no run has a network"
 
     def find(self) -> JsonObject:
         """Return the fields of the record."""
-        names = list(CONDITIONS) if self._probe.moves else [name for name in CONDITIONS if name != "folder"]
         for diff in self._plain:
-            self._search(diff, [name for name in names if not self._conditions[name].startswith(NOT_TRIED)])
+            self._search(diff, [name for name in CONDITIONS if not self._conditions[name].startswith(NOT_TRIED)])
         for test, under in sorted(self._unstable.items()):
             self._found.add("unstable", f"{test}: {', '.join(under)}")
         for test in sorted(self._flaky - self._unstable.keys()):
@@ -670,7 +675,9 @@ class _Stability:
 
 
 def _sees(name: str, plain: Mapping[str, Json], changed: Mapping[str, Json]) -> bool:
-    """Whether a process saw another condition than the one of a plain run."""
+    """Whether a process saw another condition than the one of a plain run. The sandbox vouches for the network."""
+    if name == "network":
+        return True
     if name in ("order", "load"):
         return bool(changed.get({"order": "reversed", "load": "stopped"}[name]))
     if name == "clock":

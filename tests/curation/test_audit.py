@@ -14,7 +14,7 @@ from swe_gym.curation.audit_variants import ChangedFile, break_hunk, make_varian
 from swe_gym.errors import UsageError
 from swe_gym.grading.diff import file_diff
 from swe_gym.tasks import digest
-from swe_gym.types import FilesWorkspace, FolderWorkspace, Oracle, Task
+from swe_gym.types import FilesWorkspace, FolderWorkspace, Oracle, SandboxNeeds, Task
 
 MODE = 0o100644
 PREFIX = sys.prefix
@@ -45,7 +45,7 @@ def nobody_asks_for_this_one(first, second, third):
     return first + second + third
 """
 
-TESTS = """import datetime, os, platform, signal, time, unittest
+TESTS = """import datetime, os, platform, signal, socket, time, unittest
 import m
 
 class T(unittest.TestCase):
@@ -90,6 +90,8 @@ class T(unittest.TestCase):
         self.assertNotEqual(os.environ.get("USER"), "somebody")
     def test_host(self):
         self.assertNotEqual(platform.node(), "another-machine")
+    def test_network(self):
+        self.assertGreater(len(socket.if_nameindex()), 1)
 """
 
 UNSTABLE = {
@@ -102,6 +104,7 @@ UNSTABLE = {
     "test_locale": "locale",
     "test_user": "user",
     "test_host": "host",
+    "test_network": "network",
 }
 
 
@@ -150,6 +153,7 @@ def planted(folder: Path) -> Task:
         ["test_value", "test_negative", "test_message", "test_name", "test_old"],
         ["test_file_time", "test_order_first", *UNSTABLE],
         workspace=FolderWorkspace(path=str(folder)),
+        needs=SandboxNeeds(network="egress"),
     )
 
 
@@ -171,10 +175,7 @@ def found(task: Task) -> AuditRecord:
 def test_every_condition_names_the_test_that_it_breaks(found: AuditRecord) -> None:
     assert (found.status, found.reason) == ("audited", "")
     assert found.unstable == {name(test): (condition,) for test, condition in UNSTABLE.items()}
-    assert found.conditions == {
-        **dict.fromkeys(UNSTABLE.values(), "changed"),
-        "network": "not tried: no run has a network",
-    }
+    assert found.conditions == dict.fromkeys(UNSTABLE.values(), "changed")
     assert found.flaky == ()
     assert found.not_tried == {
         f"clock of {name('test_file_time')}": "it compares the clock with other times, as those of files"
@@ -187,6 +188,7 @@ def test_other_defects_are_found_by_their_kinds(found: AuditRecord) -> None:
     assert others == [
         ("copy", "notes/m.orig holds lines of the gold patch"),
         ("history", "m.py with the gold patch is in a git repository of the workspace"),
+        ("network", "the policy has network access: egress"),
         ("unasked name", "tests want 'twice', which neither the issue nor the repository mentions"),
         ("unasked message", "tests want 'a number, please', which neither the issue nor the repository mentions"),
         ("quoted patch", "the issue quotes 67% of the gold patch's long lines"),
