@@ -123,10 +123,10 @@ class Language:
         self.numbers = sorted(set(re.findall(r"\d+", text)))
         self.pairs = _pairs_of(source.tree, source)
         self._text, self._places, self._before = text.encode(), source.span(function), 0
-        known = _count_known(source.tree, source, issue[:LARGEST_COUNTED])
-        self._known = Counts(*map(Counter, cast("Parts", known)))  # its own: `measure` changes it
+        known = _find_known(source, issue[:LARGEST_COUNTED])
+        self._known = Counts(*map(Counter, cast("Parts", known.counts)))  # its own: `measure` changes it
         self.own_words = sorted(set(PART.findall(text)))
-        self.known_words, self.known_numbers = _list_known(source.tree, source, issue[:LARGEST_COUNTED])
+        self.known_words, self.known_numbers = known.words, known.numbers
         texts = {*source.strings, *[match[2] for match in QUOTE.finditer(issue[:LARGEST_COUNTED])]}
         self.texts = sorted([text for text in texts if "\0" not in text])
 
@@ -227,17 +227,24 @@ def _count_file(_module: ast.Module, source: Source) -> Counts:
     return _count(source.beginning(LARGEST_COUNTED))
 
 
-@remembered
-def _count_known(module: ast.Module, source: Source, issue: str) -> Counts:
-    """The counts of a file and an issue together."""
-    return _add(_count_file(module, source), _count_issue(issue))
+class Known(NamedTuple):
+    """What a file and the issue that was asked for last hold together: counts, words and numbers."""
+
+    issue: str
+    counts: Counts
+    words: list[str]
+    numbers: list[str]
 
 
-@remembered
-def _list_known(module: ast.Module, source: Source, issue: str) -> tuple[list[str], list[str]]:
-    """The words and the numbers of a file and an issue."""
-    known = [part for part in _count_known(module, source, issue).tokens if part.isascii()]
-    return sorted(filter(str.isalpha, known)), sorted(filter(str.isdecimal, known))
+def _find_known(source: Source, issue: str) -> Known:
+    """Return what a file and an issue hold. A file keeps it for one issue: thousands of tasks may share it."""
+    known = source.findings.get((Known,))
+    if not isinstance(known, Known) or known.issue != issue:
+        counts = _add(_count_file(source.tree, source), _count_issue(issue))
+        parts = [part for part in counts.tokens if part.isascii()]
+        words, numbers = (sorted(filter(kind, parts)) for kind in (str.isalpha, str.isdecimal))
+        source.findings[Known,] = known = Known(issue, counts, words, numbers)
+    return known
 
 
 @remembered

@@ -276,12 +276,14 @@ _parsed_lock = threading.Lock()
 def parse(data: bytes) -> Source | None:
     """Parse a file, with a cache of those used last. Return None if it cannot be parsed."""
     with _parsed_lock:
-        known, source = data in _parsed, _parsed.pop(data, None)
-    if not known:
-        with contextlib.suppress(ValueError):
-            source = Source(data)
+        if data in _parsed:
+            _parsed[data] = source = _parsed.pop(data)  # used last
+            return source
+    source = None
+    with contextlib.suppress(ValueError):
+        source = Source(data)
     with _parsed_lock:
-        _parsed[data] = source
+        source = _parsed.setdefault(data, source)  # another thread may have been first: all share one
         sizes = itertools.accumulate([max(LEAST_COUNTED, len(content)) for content in reversed(_parsed)])
         for content in [content for content, size in zip(reversed(_parsed), sizes, strict=True) if size > MOST_KEPT]:
             if content != data:
