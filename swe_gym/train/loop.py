@@ -3,8 +3,9 @@
 import contextlib
 import logging
 import math
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -203,6 +204,8 @@ _FREE_DISK = "Free disk space and run the same command again"
 EPISODES = "episodes"
 """Folder in the run folder: a trajectory file for each of the last updates and evaluations."""
 
+_EPISODE_FILE = re.compile(r"(?:update|evaluation)-([0-9]+)")
+
 REFERENCE = "reference.pt"
 """File in the run folder: the weights after SFT, if the loss has a KL penalty."""
 
@@ -288,6 +291,7 @@ class Trainer:
     def _train(self) -> None:
         resumed = self.state.resume(self.checkpoints, self.learner)
         removed = self.log.truncate(self.state.update if resumed else -1)
+        self._remove_episodes(range(self.state.update + 1 if resumed else 0))
         if resumed:
             logger.info("resuming %s after update %d", self.folder, self.state.update)
             self._repeated = {line["update"]: line["groups"] for line in removed if "groups" in line}
@@ -461,17 +465,24 @@ class Trainer:
         last = self.config.run.keep_episodes
         if not last:
             return
-        folder = self.folder / EPISODES
-        folder.mkdir(exist_ok=True)
-        path = folder / f"{event}-{self.state.update}.jsonl"
+        path = self.folder / EPISODES / f"{event}-{self.state.update}.jsonl"
         lines = [line for one in number_attempts(played.trajectories) for line in one.to_lines()]
         try:
+            path.parent.mkdir(exist_ok=True)
             write_text(path, "".join(f"{line}\n" for line in lines))
         except OSError as error:
             logger.warning("the episodes of %s are not kept: %s", path.stem, error)
-        for old in folder.glob("*-*.jsonl"):
-            if int(old.stem.rpartition("-")[2]) <= self.state.update - last:
-                old.unlink()
+        self._remove_episodes(range(self.state.update - last + 1, self.state.update + 1))
+
+    def _remove_episodes(self, kept: Container[int]) -> None:
+        """Remove the episodes of all updates and evaluations but some. Other files stay."""
+        try:
+            for path in (self.folder / EPISODES).glob("*.jsonl"):
+                named = _EPISODE_FILE.fullmatch(path.stem)
+                if named and int(named[1]) not in kept:
+                    path.unlink()
+        except OSError as error:
+            logger.warning("old episodes are not removed: %s", error)
 
     def _save(self) -> None:
         started = time.monotonic()

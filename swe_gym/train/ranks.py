@@ -31,10 +31,10 @@ _BROKEN = re.compile(r"gloo/transport|NCCL")
 class RankLost(SweGymError):
     """Another training process ended, so training cannot continue. The last checkpoint is intact."""
 
-    def __init__(self) -> None:
+    def __init__(self, why: str = "") -> None:
         super().__init__(
             "a training process ended, or torchrun was stopped: see the first error above. Run the same command again: "
-            "the run resumes from its last checkpoint"
+            f"the run resumes from its last checkpoint{why and f' ({why})'}"
         )
 
 
@@ -158,7 +158,8 @@ class Ranks:
 
 def explain_broken(error: RuntimeError) -> Exception:
     """Return what an error of a call in all processes means."""
-    return RankLost() if _BROKEN.search(str(error)) else error
+    said = str(error).strip()
+    return RankLost(said.splitlines()[0]) if _BROKEN.search(said) else error
 
 
 def _end_at_sigterm(*_: object) -> None:

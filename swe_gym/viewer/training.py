@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,9 @@ from ..types import Json, JsonMapping, JsonObject
 
 Line = JsonMapping
 """An event of a log."""
+
+EPISODES_NAME = re.compile(r"(update|evaluation)-[0-9]+")
+"""Name of the episodes of an update or evaluation."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ def _read(folder: Path, name: str) -> TrainingRun:
         return tuple(line for line in lines if line["event"] == event)
 
     minutes = max((line.get("minutes", 0.0) for line in lines), default=0.0)
-    kept = {path.stem: path for path in sorted(folder.glob("episodes/*.jsonl"))}
+    files = [path for path in folder.glob("episodes/*.jsonl") if EPISODES_NAME.fullmatch(path.stem)]
+    kept = {path.stem: path for path in sorted(files, key=lambda path: int(path.stem.rpartition("-")[2]))}
     return TrainingRun(name, config, about("update"), about("evaluation"), about("checkpoint"), minutes, kept)
 
 

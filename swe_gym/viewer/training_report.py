@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import MissingDependency
+from ..errors import MissingDependency, UsageError
 from ..files import replacing
 from ..types import JsonObject
 from .report import write_page, write_report
 from .training import (
+    EPISODES_NAME,
     METRICS,
     PARTS,
     Line,
@@ -30,11 +33,16 @@ from .training import (
     spent_in_all,
 )
 
+logger = logging.getLogger(__name__)
+
 MOST_BARS = 60
 """Maximum bars of a plot. With more updates, a bar is the mean of several."""
 
 SMOOTHED_FROM = 40
 """Number of updates from which the page shows running means."""
+
+MOST_ROWS = 20_000
+"""Maximum episodes of a run that the page lists: those of its last updates."""
 
 _ON_THE_DRAWING = ("Held-out reward", "Reward in training", "Valid calls", "Log-probability difference", "Entropy")
 
@@ -77,23 +85,20 @@ def write_training_report(sources: Iterable[str | os.PathLike[str]], path: str |
     """Write training runs as one HTML file, with the curves of all runs in common plots.
 
     The episodes that the runs kept become pages in the folder FILE-episodes beside it, to which lists of episodes link.
+    Those that cannot be read, as a running training removes them, get no page.
 
     Args:
         sources: Run folders of `swe-gym train`.
         path: The file to write.
 
     Raises:
-        UsageError: A folder is not a training run, or its log or an episode cannot be read.
+        UsageError: A folder is not a training run, or its log cannot be read.
     """
     runs = read_training(sources)
     beside = Path(path).with_name(f"{Path(path).stem}-episodes")
-    for run in runs:
-        for name, file in run.episodes.items():
-            (beside / run.name).mkdir(parents=True, exist_ok=True)
-            write_report(file, beside / run.name / f"{name}.html")
     data = {
         "beside": beside.name,
-        "runs": [_run_data(run) for run in runs],
+        "runs": [{**_run_data(run), "readable": _write_pages(run, beside / run.name)} for run in runs],
         "plots": [
             {**plot._asdict(), "points": None, "lines": [_line_data(plot, points) for points in plot.points]}
             for plot in plots(runs)
@@ -103,6 +108,23 @@ def write_training_report(sources: Iterable[str | os.PathLike[str]], path: str |
     }
     size = write_page(Path(path), "training.html", [("training", json.dumps(data, allow_nan=False))])
     return _summary(runs, size)
+
+
+def _write_pages(run: TrainingRun, folder: Path) -> list[str]:
+    """Write a page for each file of episodes that can be read, remove other pages, and return the names."""
+    if run.episodes:
+        folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, file in run.episodes.items():
+        try:
+            write_report(file, folder / f"{name}.html", most_episodes=sys.maxsize)
+            written.append(name)
+        except (UsageError, FileNotFoundError) as error:
+            logger.warning("the episodes of %s get no page: %s", name, error)
+    for page in folder.glob("*.html"):
+        if page.stem not in written and EPISODES_NAME.fullmatch(page.stem):
+            page.unlink()
+    return written
 
 
 def write_curves(sources: Iterable[str | os.PathLike[str]], path: str | os.PathLike[str]) -> TrainingReport:
@@ -194,17 +216,20 @@ def _run_data(run: TrainingRun) -> JsonObject:
         "seconds": spent_in_all(run),
         "bars": _bars(run),
         "episodes": {"update": _episode_lists(run.updates), "evaluation": _episode_lists(run.evaluations)},
-        "readable": list(run.episodes),
     }
 
 
-def _episode_lists(lines: Iterable[Line]) -> JsonObject:
-    """Return the episodes of updates or evaluations, and the number of lost ones, by number of updates."""
-    return {
-        str(line["update"]): {"lost": line.get("lost", 0), "rows": line["played"]}
-        for line in lines
-        if line.get("played")
-    }
+def _episode_lists(lines: Sequence[Line]) -> JsonObject:
+    """Return the episodes of the last updates or evaluations, and the number of lost ones, by number of updates."""
+    found: JsonObject = {}
+    left = MOST_ROWS
+    for line in reversed(lines):
+        left -= len(line.get("played", ()))
+        if left < 0 and found:
+            break
+        if line.get("played"):
+            found[str(line["update"])] = {"lost": line.get("lost", 0), "rows": line["played"]}
+    return dict(reversed(found.items()))
 
 
 def _bars(run: TrainingRun) -> JsonObject:

@@ -16,6 +16,7 @@ from test_loop import SCRIPTED, config, numbers, weights  # noqa: E402  only whe
 
 from swe_gym.errors import PolicyError  # noqa: E402
 from swe_gym.rollout.tokens import Completion  # noqa: E402
+from swe_gym.testing.sandbox_contract.case import eventually  # noqa: E402
 from swe_gym.train.generators import WeightsLost  # noqa: E402
 from swe_gym.train.log import read_log  # noqa: E402
 from swe_gym.train.loop import Trainer  # noqa: E402
@@ -87,6 +88,8 @@ def test_weights_change_between_answers() -> None:
         thread.start()
     for version in range(1, 21):
         sampler.sync_weights(version)
+        if version == 10:
+            eventually(lambda: 10 in seen, 60, "an answer came between two syncs")
     synced.set()
     for thread in threads:
         thread.join(60)

@@ -413,6 +413,10 @@ def test_a_run_that_dies_in_its_first_evaluation_keeps_its_sft(model_folder: str
     }
     with pytest.raises(KeyboardInterrupt):
         Trainer(config(model_folder, tmp_path / "run", **sections)).run()
+    episodes = tmp_path / "run" / "episodes"
+    episodes.mkdir()
+    for name in ("update-7", "notes-7", "update-7-copy"):  # the first as if updates after the checkpoint were lost
+        (episodes / f"{name}.jsonl").touch()
     sections["generation"] = SCRIPTED
     for _ in range(2):  # the second has nothing to do
         Trainer(config(model_folder, tmp_path / "run", **sections)).run()
@@ -424,6 +428,19 @@ def test_a_run_that_dies_in_its_first_evaluation_keeps_its_sft(model_folder: str
         ("evaluation", 1),
         ("checkpoint", 1),
     ]
+    kept = ["evaluation-0", "evaluation-1", "notes-7", "update-1", "update-7-copy"]
+    assert sorted(path.stem for path in episodes.iterdir()) == kept
+
+
+def test_episodes_that_cannot_be_kept_do_not_end_the_run(
+    model_folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sections = {"generation": SCRIPTED, "optim": {"max_tokens_per_microbatch": 600}, "run": {"updates": 1}}
+    trainer = Trainer(config(model_folder, tmp_path / "run", **sections))
+    (tmp_path / "run").mkdir(exist_ok=True)
+    (tmp_path / "run" / "episodes").touch()
+    trainer.run()
+    assert "the episodes of update-1 are not kept" in caplog.text
 
 
 def fails(prompt: str, seed: int | None) -> str:

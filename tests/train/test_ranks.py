@@ -127,6 +127,11 @@ def test_an_error_of_a_lost_process_says_how_to_resume() -> None:
     assert explain_broken(other) is other
 
 
+def test_what_nccl_said_of_a_lost_process_is_kept() -> None:
+    told = str(explain_broken(RuntimeError("NCCL error: unhandled system error\nLast error: no bootstrap")))
+    assert told.endswith("resumes from its last checkpoint (NCCL error: unhandled system error)")
+
+
 @pytest.mark.thorough
 def test_a_killed_process_ends_the_run_which_resumes(model_folder: str, tmp_path: Path) -> None:
     sections = {**SECTIONS, "run": {**SECTIONS["run"], "checkpoint_every": 1, "updates": 300}}

@@ -15,7 +15,7 @@ from test_vllm import Server  # noqa: E402  only where torch is there
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402
 from swe_gym.rollout.tokens import Completion  # noqa: E402
 from swe_gym.train.config import GenerationConfig  # noqa: E402
-from swe_gym.train.generators import WeightsLost, make_generator  # noqa: E402
+from swe_gym.train.generators import WeightsLost, check_options, make_generator  # noqa: E402
 from swe_gym.train.generators.routing import BLOCK, PrefixRouter, RoutedGenerator  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
 
@@ -29,21 +29,25 @@ class Cached:
         self.known: set[tuple[int, ...]] = set()
         self.hits = self.asked = 0
         self.versions: list[int] = []
-        self.lost, self.up = False, True
+        self.lost, self.up, self.broken = False, True, False
+        self.start_timeout = 0.0
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002
         if self.lost or not self.up:
             raise WeightsLost("the server stopped")
+        self.asked += 1
+        if self.broken:
+            raise PolicyError("the server is out of memory", reason="server", retryable=True)
         ids = [*prompt, *random.Random(str(prompt)).choices(range(1000), k=ANSWER)]
         cached = max((end for end in range(0, len(prompt) + 1, BLOCK) if tuple(prompt[:end]) in self.known), default=0)
         self.known |= {tuple(ids[:end]) for end in range(BLOCK, len(ids) + 1, BLOCK)}
-        self.asked, self.hits = self.asked + 1, self.hits + cached
+        self.hits += cached
         return Completion(ids[len(prompt) :], [-1.0] * ANSWER, "stop", 0, cached)
 
     def is_up(self) -> bool:
         return self.up
 
-    def sync_weights(self, version: int) -> None:
+    def sync_weights(self, version: int, *, wait: bool = True) -> None:  # noqa: ARG002
         if not self.up:
             raise PolicyError("the server has not answered", reason="connection")
         self.lost = False
@@ -123,12 +127,75 @@ def test_a_weight_sync_leaves_out_servers_that_are_down() -> None:
         ask(generator, range(start, 64))
     assert [one.asked for one in servers] == [0, 3]
     servers[1].up = False
-    with pytest.raises(PolicyError, match="has not answered"):
+    with pytest.raises(PolicyError, match="none of 2 servers has answered"):
         generator.sync_weights(2)
     servers[0].up = servers[1].up = True
     generator.sync_weights(2)
     generator.close()
     assert [one.versions for one in servers] == [[2, -1], [1, 2, -1]]
+
+
+class Returning(Cached):
+    """A server that answers again when it is asked a third time whether it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start_timeout, self.up, self.polls = 60.0, False, 0
+
+    def is_up(self) -> bool:
+        self.polls += 1
+        self.up = self.polls > 2
+        return self.up
+
+
+def test_the_first_server_that_comes_back_gets_the_weights() -> None:
+    gone, back = Cached(), Returning()
+    gone.up = False
+    generator = RoutedGenerator([gone, back])
+    generator.sync_weights(4)
+    assert (gone.versions, back.versions) == ([], [4])
+    for start in range(3):
+        ask(generator, range(start, 64))
+    assert (gone.asked, back.asked) == (0, 3)
+
+
+def test_a_server_that_fails_costs_no_answer() -> None:
+    servers = [Cached(), Cached()]
+    generator = RoutedGenerator(servers)
+    servers[0].broken = True
+    for start in range(4):
+        ask(generator, range(100 * start, 100 * start + 64))
+    assert servers[1].asked == 4
+    servers[1].broken = True
+    with pytest.raises(PolicyError, match="out of memory"):
+        ask(generator, range(64))
+    assert servers[1].asked == 5  # each is asked once
+    servers[0].broken = False
+    ask(generator, range(64))
+
+
+WRONG_ADDRESSES = {
+    "http://a:8000,http://b:8000": "address 1 of generation.url has a comma",
+    "http://a http://me:secret@b": "address 2 of generation.url has a user or password",
+    "http://a http://a/v1": "names a server twice",
+    "localhost:8000": "is none of a server",
+    "http://a:port": "is none of a server",
+    "http://[a": "is none of a server",
+    " ": "generation.url is blank",
+}
+
+
+@pytest.mark.parametrize("url", WRONG_ADDRESSES)
+def test_wrong_addresses_are_told_before_the_model_is_loaded(url: str) -> None:
+    with pytest.raises(UsageError, match=WRONG_ADDRESSES[url]) as caught:
+        check_options(GenerationConfig(url=url))
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["hf", "scripted"])
+def test_backends_without_a_server_take_no_address(backend: str) -> None:
+    with pytest.raises(UsageError, match="samples in this process"):
+        check_options(GenerationConfig(backend=backend, url="http://a"))
 
 
 def test_several_addresses_are_several_servers(tiny_lm: Any, tokenizer: Any) -> None:
@@ -145,8 +212,6 @@ def test_several_addresses_are_several_servers(tiny_lm: Any, tokenizer: Any) -> 
         config = GenerationConfig(url=f"{one.url} http://127.0.0.1:9", options={"api_key": "k"})
         with pytest.raises(PolicyError, match="cannot reach"):
             make_generator(config, model, tokenizer)
-    with pytest.raises(UsageError, match=r"names 2 servers: .* 'hf' takes one"):
-        make_generator(GenerationConfig(backend="hf", url=urls), model, tokenizer)
 
 
 def test_a_conversation_stays_at_its_data_parallel_rank(tiny_lm: Any, tokenizer: Any) -> None:

@@ -47,6 +47,7 @@ class Server(OpenAIServer):
         self.hidden = "nothing"
         self.label = "default"
         self.names_weights = True
+        self.holds = 0  # resets of the prefix cache that fail
 
     def restart(self) -> None:
         """Forget what a new process would not know."""
@@ -60,7 +61,8 @@ class Server(OpenAIServer):
             raise HttpAnswer(200)
         self.answer_adapters(asked)
         if asked.path == "/reset_prefix_cache":
-            raise HttpAnswer(200)
+            self.holds -= 1
+            raise HttpAnswer(200, {"success": self.holds < 0})
         if asked.path == "/weight_checker":
             raise HttpAnswer(200, {"checksums": {"w": str(self.weights)}})
         if self.names_weights and asked.path == "/update_weight_version":
@@ -155,6 +157,30 @@ def test_weight_sync_updates_the_version(server: Server, generator: VllmGenerato
     order = [path for path in server.paths() if "weight" in path or "rpc" in path or "cache" in path]
     checked = ["POST /weight_checker", "POST /collective_rpc", "POST /reset_prefix_cache", "POST /weight_checker"]
     assert order == [*checked, "POST /update_weight_version"]
+
+
+def test_a_prefix_cache_that_requests_hold_is_reset_again(server: Server, tiny_lm: Any, tokenizer: Any) -> None:
+    options = {"api_key": "k", "start_timeout": 0.2}
+    generator = make_generator(GenerationConfig(url=server.url, options=options), PolicyModel(tiny_lm), tokenizer)
+    server.holds = 1
+    generator.sync_weights(1)
+    assert server.paths().count("POST /reset_prefix_cache") == 2
+    server.holds = 1000
+    with pytest.raises(PolicyError, match=r"did not reset its prefix cache within 0\.2 s: other requests hold it"):
+        generator.sync_weights(2)
+    generator.close()
+
+
+def test_a_server_that_does_not_take_a_name_of_weights_is_told(
+    server: Server, generator: VllmGenerator, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.inject("/update_weight_version", status=403)
+    with pytest.raises(PolicyError, match="refused /update_weight_version with status 403"):
+        generator.sync_weights(1)
+    server.names_weights = False
+    for version in (2, 3):
+        generator.sync_weights(version)
+    assert [one.getMessage().count("cannot name weights") for one in caplog.records].count(1) == 1
 
 
 def test_unchanged_checksums_after_a_sync_are_an_error(server: Server, generator: VllmGenerator, tiny_lm: Any) -> None:
@@ -294,6 +320,19 @@ def test_a_lost_connection_is_a_restart_unless_the_server_names_its_weights(
         with pytest.raises(PolicyError) as caught:
             ask(generator)
         assert isinstance(caught.value, WeightsLost) is lost, fault
+
+
+@pytest.mark.parametrize("fault", [{"status": 429}, {"lose_reply": True}])
+def test_a_server_that_is_busy_keeps_its_weights(
+    tokens_server: Server, generator: VllmGenerator, fault: dict[str, Any]
+) -> None:
+    generator.sync_weights(3)
+    tokens_server.inject("/inference/v1/generate", lose_reply=True)
+    tokens_server.inject("/weight_info", **fault)
+    with pytest.raises(PolicyError) as caught:
+        ask(generator)
+    assert not isinstance(caught.value, WeightsLost)
+    assert ask(generator).version == 3
 
 
 def test_a_weight_sync_waits_for_a_server_that_is_down(server: Server, generator: VllmGenerator) -> None:
@@ -491,6 +530,13 @@ def test_a_server_that_takes_no_adapters_is_refused_before_sft(
     server.takes_adapters, server.hidden = takes, hidden
     with pytest.raises(PolicyError, match=why):
         make_generator(GenerationConfig(url=server.url, options={"api_key": "k"}), adapted, tokenizer)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_adapters_for_a_server_with_several_processes_are_refused(adapted: PolicyModel, tokenizer: Any) -> None:
+    config = GenerationConfig(url="http://127.0.0.1:9", options={"data_parallel_size": 2})
+    with pytest.raises(UsageError, match="Start a server for each rank"):
+        make_generator(config, adapted, tokenizer)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

@@ -268,6 +268,30 @@ def test_episodes_that_were_kept_are_pages_beside_the_report(tmp_path: Path) -> 
     assert other["episodes"] == {"update": {}, "evaluation": {}}
 
 
+def test_a_report_of_a_running_training_leaves_out_episodes_that_it_removed(tmp_path: Path) -> None:
+    """The log names an update whose file is gone, or is not whole, when its page is written."""
+    run = run_with_episodes(tmp_path / "a")
+    episodes = run / "episodes"
+    for number in (3, 10):
+        shutil.copy(episodes / "update-4.jsonl", episodes / f"update-{number}.jsonl")
+    write_training_report([run], tmp_path / "out.html")
+    assert Page(tmp_path / "out.html").data["runs"][0]["readable"] == ["update-3", "update-4", "update-10"]
+    (episodes / "update-3.jsonl").write_text("{}\n")
+    (episodes / "update-4.jsonl").unlink()
+    (episodes / "update-4.jsonl").symlink_to("nowhere")
+    write_training_report([run], tmp_path / "out.html")
+    assert Page(tmp_path / "out.html").data["runs"][0]["readable"] == ["update-10"]
+    assert [path.name for path in (tmp_path / "out-episodes" / "a").iterdir()] == ["update-10.html"]
+
+
+def test_the_page_lists_the_episodes_of_the_last_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with_episodes(tmp_path / "a")
+    for most, updates in ((3, ["4"]), (1, ["4"]), (4, ["3", "4"])):
+        monkeypatch.setattr("swe_gym.viewer.training_report.MOST_ROWS", most)
+        write_training_report([run], tmp_path / "out.html")
+        assert list(Page(tmp_path / "out.html").data["runs"][0]["episodes"]["update"]) == updates
+
+
 # --- in a browser -------------------------------------------------------------------------------------------
 
 
@@ -301,8 +325,13 @@ def test_a_point_of_a_curve_lists_its_episodes(pages: Pages, tmp_path: Path) -> 
     figure = page.locator("#curves figure").filter(has=page.locator("h3", has_text="Entropy"))
     place = "(box) => { const p = box.plot; return [p.valToPos(4, 'x'), p.valToPos(p.data[1].at(-1), 'y')]; }"
     x, y = figure.locator(".chart").evaluate(place)
-    figure.locator(".u-over").click(position={"x": x - 2, "y": y})
     shown = figure.locator(".episodes")
+    page.clock.install()
+    figure.locator(".u-over").dblclick(position={"x": x - 2, "y": y})  # zooms out
+    page.clock.run_for(1000)
+    assert shown.count() == 0
+    page.clock.resume()
+    figure.locator(".u-over").click(position={"x": x - 2, "y": y})
     assert shown.locator("h4").inner_text() == "Update 4 of a #1: 2 episodes, 1 lost"
     assert [row.split("\t")[1::5] for row in shown.locator("tbody").inner_text().split("\n")] == [
         ["1", "2.5"],

@@ -1,5 +1,7 @@
 """The table of generators, which sample tokens for training. Each is a `TrainGenerator`."""
 
+import contextlib
+import urllib.parse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
@@ -58,15 +60,54 @@ GENERATORS = Registry[Callable[..., TrainGenerator]](
 
 
 def check_options(config: GenerationConfig) -> None:
-    """Check the options of the generator that a configuration names. It needs no model.
+    """Check the options and addresses of the generator that a configuration names. It needs no model.
 
     Raises:
-        UsageError: The generator's name or an option is unknown, or an option has another type.
+        UsageError: The generator's name or an option is unknown, an option has another type, or an address is wrong.
         MissingDependency: The generator needs an extra that is not installed.
     """
-    options = getattr(GENERATORS.load(config.backend), "Options", None)
+    make = GENERATORS.load(config.backend)
+    options = getattr(make, "Options", None)
     if options is not None:
         read_options(options, config)
+    _read_addresses(config, make)
+
+
+def _read_addresses(config: GenerationConfig, make: object) -> list[str]:
+    """Return the addresses of `generation.url`, after a check of those that a server's client will use.
+
+    No message quotes them: they may hold a password.
+    """
+    urls = config.url.split()
+    if config.backend in ("hf", "scripted") and config.url:
+        raise UsageError(f"generation.backend {config.backend!r} samples in this process: leave generation.url out")
+    if not hasattr(make, "is_up"):
+        if len(urls) > 1:
+            raise UsageError(
+                f"generation.backend {config.backend!r} does not sample from {len(urls)} servers: name one"
+            )
+        return urls
+    if config.url and not urls:
+        raise UsageError("generation.url is blank: name a server, or leave it out and the trainer starts one")
+    for number, url in enumerate(urls, 1):
+        if trouble := _find_trouble(url):
+            raise UsageError(f"address {number} of generation.url {trouble}")
+    if len({url.rstrip("/").removesuffix("/v1") for url in urls}) < len(urls):
+        raise UsageError("generation.url names a server twice, which would get twice the requests: name each once")
+    return urls
+
+
+def _find_trouble(url: str) -> str:
+    """Return what is wrong with the address of a server; empty if nothing is."""
+    if "," in url:
+        return "has a comma: separate addresses by blanks"
+    with contextlib.suppress(ValueError):  # brackets without an end, or a port that is no number
+        parts = urllib.parse.urlsplit(url)
+        if "@" in parts.netloc:
+            return "has a user or password: use generation.options.api_key, which no file or log keeps"
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return ""
+    return "is none of a server: write http://HOST:PORT"
 
 
 def read_options(model: type[Options], config: GenerationConfig) -> Options:
@@ -93,11 +134,10 @@ def make_generator(
         UsageError: The name is unknown, or the generator does not take these options.
         MissingDependency: The generator needs an extra that is not installed.
     """
-    make, urls = GENERATORS.load(config.backend), config.url.split()
+    make = GENERATORS.load(config.backend)
+    urls = _read_addresses(config, make)
     if len(urls) < 2:
-        return make(config, model, tokenizer)
-    if not hasattr(make, "is_up"):
-        raise UsageError(f"generation.url names {len(urls)} servers: generation.backend {config.backend!r} takes one")
+        return make(config.model_copy(update={"url": "".join(urls)}), model, tokenizer)
     from .routing import RoutedGenerator, ServerGenerator
 
     served = cast("Callable[..., ServerGenerator]", make)

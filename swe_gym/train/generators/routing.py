@@ -4,6 +4,7 @@ import collections
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
@@ -44,8 +45,9 @@ class PrefixRouter:
             prompt: Token ids.
             down: Places that take no requests.
         """
+        prefixes = _prefixes(prompt) if len(self._open) > 1 else []
         with self._lock:
-            home = next((self._homes[one] for one in reversed(_prefixes(prompt)) if one in self._homes), None)
+            home = next((self._homes[one] for one in reversed(prefixes) if one in self._homes), None)
             if home is None or home in down:
                 up = [one for one in range(len(self._open)) if one not in down]
                 home = min(up, key=lambda one: (self._open[one], self._begun[one]))
@@ -59,8 +61,9 @@ class PrefixRouter:
 
     def remember(self, ids: Sequence[int], place: int) -> None:
         """Keep the place of a prompt with its answer."""
+        longest = _prefixes(ids)[-1:] if len(self._open) > 1 else []
         with self._lock:
-            for one in _prefixes(ids)[-1:]:
+            for one in longest:
                 self._homes[one] = place
                 self._homes.move_to_end(one)
             if len(self._homes) > MOST_HOMES:
@@ -77,10 +80,20 @@ def _prefixes(ids: Sequence[int]) -> list[int]:
 
 
 class ServerGenerator(TrainGenerator, Protocol):
-    """A generator that samples from a server."""
+    """A generator that samples from a server.
+
+    Attributes:
+        start_timeout: Seconds that a weight sync waits for a server that stopped.
+    """
+
+    start_timeout: float
 
     def is_up(self) -> bool:
         """Return whether the server answers."""
+        ...
+
+    def sync_weights(self, version: int, *, wait: bool = True) -> None:
+        """Sync the weights; see `TrainGenerator`. Without `wait`, a server that does not answer is an error at once."""
         ...
 
 
@@ -88,7 +101,7 @@ class RoutedGenerator:
     """Samples from several servers with the same weights.
 
     A server that loses the weights gets no requests until the next weight sync, which it joins if it answers then. Its
-    conversations continue on the others.
+    conversations continue on the others. So does an answer that a server fails to give.
 
     Args:
         servers: A generator for each server. `close` closes them.
@@ -99,26 +112,36 @@ class RoutedGenerator:
         self._router = PrefixRouter(len(servers))
         self._down: frozenset[int] = frozenset()
         self._lock = threading.Lock()
+        self._closed = threading.Event()
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
         """See `Generator`.
 
         Raises:
             WeightsLost: The last server lost the weights.
+            PolicyError: No server answered.
         """
+        failed: set[int] = set()
         while True:
-            with self._router.place_of(prompt, self._down) as place:
+            with self._router.place_of(prompt, self._down | failed) as place:
                 try:
                     completion = self._servers[place].generate(
                         prompt, max_tokens=max_tokens, temperature=temperature, seed=seed
                     )
-                except WeightsLost as error:
-                    if not self._drop(place):
+                except PolicyError as error:
+                    failed.add(place)
+                    if not self._has_another(place, failed, error):
                         raise
                     logger.warning("%s. Its conversations continue on other servers", error)
                     continue
             self._router.remember([*prompt, *completion.token_ids], place)
             return completion
+
+    def _has_another(self, place: int, failed: Collection[int], error: PolicyError) -> bool:
+        """Return whether another server may answer after an error. One that lost the weights gets no more requests."""
+        if isinstance(error, WeightsLost) and not self._drop(place):
+            return False
+        return error.reason in ("connection", "server") and len(self._down.union(failed)) < len(self._servers)
 
     def _drop(self, place: int) -> bool:
         """Send no more requests to a server, unless it is the last one. Returns whether there are others."""
@@ -130,23 +153,41 @@ class RoutedGenerator:
             return True
 
     def sync_weights(self, version: int) -> None:
-        """Sync the weights to the servers that answer, one after the other; if none does, to one that comes back."""
-        up = [place for place, server in enumerate(self._servers) if server.is_up()]
+        """Sync the weights to the servers that answer, one after the other; if none does, to the first that does again.
+
+        Raises:
+            PolicyError: A server refused them, or none took them in time.
+        """
+        patience = max(server.start_timeout for server in self._servers)
+        deadline = time.monotonic() + patience
+        while not (synced := self._sync_those_up(version)):
+            if time.monotonic() >= deadline:
+                raise PolicyError(
+                    f"none of {len(self._servers)} servers has answered for {patience:g} s "
+                    "(generation.options.start_timeout). Start one, and run the same command again: the run resumes "
+                    "from its last checkpoint",
+                    reason="connection",
+                )
+            if self._closed.wait(0.5):
+                raise PolicyError("the generator was closed", reason="closed")
+        self._down = frozenset(range(len(self._servers))) - synced
+
+    def _sync_those_up(self, version: int) -> set[int]:
+        """Sync the weights to the servers that answer now, and return their places."""
         synced = set()
-        for place in up or range(len(self._servers)):
+        for place in [place for place, server in enumerate(self._servers) if server.is_up()]:
             try:
-                self._servers[place].sync_weights(version)
+                self._servers[place].sync_weights(version, wait=False)
             except PolicyError as error:
                 if error.reason not in ("connection", "timeout"):
                     raise
-                lost = error
+                logger.warning("%s. It gets no requests until the next weight sync", error)
             else:
                 synced.add(place)
-        if not synced:
-            raise lost
-        self._down = frozenset(range(len(self._servers))) - synced
+        return synced
 
     def close(self) -> None:
         """Close the generators. Idempotent."""
+        self._closed.set()
         for server in self._servers:
             server.close()

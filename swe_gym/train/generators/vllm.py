@@ -25,7 +25,7 @@ import httpx
 import torch
 from pydantic import ConfigDict, Field
 
-from ...errors import MissingDependency, PolicyError
+from ...errors import MissingDependency, PolicyError, UsageError
 from ...guard import TemporaryFolder
 from ...rollout.tokens import Completion, read_completion
 from ...types import Frozen, Json, JsonObject
@@ -189,7 +189,10 @@ TIMEOUT = 600.0
 """Seconds for an answer, or for loading weights."""
 
 SHORT_TIMEOUT = 10.0
-"""Seconds for an answer of a server that is asked whether it is well."""
+"""Seconds for an answer of a server that is asked whether it is well, and until it has reset its prefix cache."""
+
+KEEPALIVE = 2.0
+"""Seconds that an idle connection is kept. vLLM closes it after 5, and a request that meets that would fail."""
 
 
 class VllmOptions(Frozen):
@@ -237,6 +240,9 @@ class VllmGenerator:
         model: The model.
         tokenizer: Its tokenizer.
 
+    Attributes:
+        start_timeout: Seconds that a weight sync waits for a server that stopped.
+
     Raises:
         UsageError: An option is unknown, or the method of weight sync does not work here.
         PolicyError: The server does not start or does not answer.
@@ -249,9 +255,16 @@ class VllmGenerator:
         self._config, self._options = config, options
         self._model, self._tokenizer = model, tokenizer
         self._version = 0
-        self._ranks = options.data_parallel_size or int(read_arguments(config.options).get("--data-parallel-size", 1))
+        self.start_timeout = options.start_timeout
+        self._ranks = options.data_parallel_size or _read_ranks(config)
+        if model.lora_rank and config.url and self._ranks > 1:
+            raise UsageError(
+                "generation.options.data_parallel_size with model.lora_rank: such a server has several API processes, "
+                "of which one would take the adapter. Start a server for each rank, and name all in generation.url"
+            )
         self._router = PrefixRouter(self._ranks)
         self._label = ""  # the server's name of the synced weights; empty if it has none
+        self._nameless = False  # it has said that it has none
         self._lost = False
         self._size: int = model.lm.get_input_embeddings().num_embeddings
         self._seeds = torch.cuda.is_available() if options.seeds is None else options.seeds
@@ -280,7 +293,7 @@ class VllmGenerator:
         key = self._options.api_key
         self._http = httpx.Client(
             base_url=url.rstrip("/").removesuffix("/v1"),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=512),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=512, keepalive_expiry=KEEPALIVE),
             headers={"Authorization": f"Bearer {key}"} if key else {},
             trust_env=bool(self._config.url),  # no proxy for a local server
         )
@@ -357,29 +370,53 @@ class VllmGenerator:
 
     # --- weights ----------------------------------------------------------------------------------------
 
-    def sync_weights(self, version: int) -> None:
-        """Send the weights, reset the prefix cache, and compare the checksums. A stopped server is awaited first."""
+    def sync_weights(self, version: int, *, wait: bool = True) -> None:
+        """Send the weights, reset the prefix cache, and compare the checksums. A stopped server is awaited first.
+
+        Args:
+            version: The number of the weights.
+            wait: Whether to wait for a stopped server of one's own.
+
+        Raises:
+            PolicyError: They did not arrive; with reason "connection" if the server does not answer.
+        """
+        limit = self.start_timeout if wait else 0.0
         if self._lost or not self.is_up():
-            self._reconnect()
+            self._reconnect(limit)
         try:
             self._send_weights(version)
         except PolicyError as error:
             if not self._means_loss(error):
                 raise
             logger.warning("%s. Sending weights %d again", error, version)
-            self._reconnect()
+            self._reconnect(limit)
             self._send_weights(version)
 
     def _send_weights(self, version: int) -> None:
         before = self._checksums()
         self._weight_sync.send(version, self._answer)
-        self._post("/reset_prefix_cache", {})
+        self._reset_prefix_cache()
         if before is None:
             self._served = None
         else:
             self._check_changed(before, version)
         self._set_label(version)
         self._version = version
+
+    def _reset_prefix_cache(self) -> None:
+        """Drop what was computed with the former weights. vLLM does not while requests hold it, and says so."""
+        patience = min(SHORT_TIMEOUT, self.start_timeout)
+        deadline = time.monotonic() + patience
+        while self._post("/reset_prefix_cache", {}) == {"success": False}:
+            if time.monotonic() > deadline:
+                raise PolicyError(
+                    f"vLLM at {self._http.base_url} did not reset its prefix cache within {patience:g} s: other "
+                    "requests hold it, and answers would come from former weights. Let nothing else use this server, "
+                    "and run the same command again: the run resumes from its last checkpoint",
+                    reason="server",
+                )
+            if self._closed.wait(0.1):
+                raise _make_closed_error()
 
     def _set_label(self, version: int) -> None:
         """Name the weights on the server, which then tells them from those that it had at its start.
@@ -390,8 +427,17 @@ class VllmGenerator:
         if self._model.lora_rank:
             return
         label = f"swe-gym-{uuid.uuid4().hex[:8]}-{version}"
-        if self._send("POST", "/update_weight_version", {"new_version": label}).is_success:
-            self._label = label
+        path = "/update_weight_version"
+        response = self._send("POST", path, {"new_version": label})
+        if response.status_code in (404, 405):
+            if not self._nameless:
+                logger.warning(
+                    "vLLM at %s cannot name weights: only broken connections tell of a restart", self._http.base_url
+                )
+            self._nameless = True
+            return
+        self._check_status(path, response)
+        self._label = label
 
     def _check_changed(self, before: object, version: int) -> None:
         """Check that the server's checksums changed if the weights did."""
@@ -441,22 +487,32 @@ class VllmGenerator:
         return error.reason == "connection" or (error.reason == "server" and not self.is_up())
 
     def _has_weights(self) -> bool:
-        """Return whether the server answers and names the synced weights."""
+        """Return whether the server still has the synced weights. One that is only slow has them."""
+        for _ in range(2):  # one connection may break
+            try:
+                return self._names_weights()
+            except PolicyError as error:
+                if error.reason != "connection":
+                    return self.is_up() if error.reason == "server" else error.retryable
+        return False
+
+    def _names_weights(self) -> bool:
+        """Return whether the server, asked for the name of its weights, names the synced ones."""
         try:
             if name := self._weight_sync.model:
                 return name in [one["id"] for one in self._answer("GET", "/v1/models", None, SHORT_TIMEOUT)["data"]]
             told: JsonObject = self._answer("GET", "/weight_info", None, SHORT_TIMEOUT)
             return bool(told["weight_version"] == self._label)
-        except (LookupError, TypeError, PolicyError):
+        except (LookupError, TypeError):
             return False
 
-    def _reconnect(self) -> None:
+    def _reconnect(self, limit: float) -> None:
         """Start the trainer's own server again, or wait for a server of one's own. It knows nothing of the former."""
-        deadline = time.monotonic() + self._options.start_timeout
+        deadline = time.monotonic() + limit
         while not self.is_up() and (self._server is None or self._server.alive()):
-            if time.monotonic() > deadline:
+            if time.monotonic() >= deadline:
                 raise PolicyError(
-                    f"vLLM at {self._http.base_url} has not answered for {self._options.start_timeout:g} s "
+                    f"vLLM at {self._http.base_url} has not answered for {limit:g} s "
                     "(generation.options.start_timeout). Start it, and run the same command again: the run resumes "
                     "from its last checkpoint",
                     reason="connection",
@@ -498,6 +554,15 @@ class VllmGenerator:
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Json:
         response = self._send(method, path, body, timeout, headers)
+        self._check_status(path, response)
+        if path in _PLAIN:
+            return {}
+        try:
+            return response.json() if response.content else {}
+        except ValueError as error:
+            raise _bad_reply(f"{path} did not answer with JSON: {response.text[:200]!r}") from error
+
+    def _check_status(self, path: str, response: httpx.Response) -> None:
         if response.status_code != 200:
             trouble = self._server.trouble() if self._server is not None and response.status_code >= 500 else ""
             raise PolicyError(
@@ -505,12 +570,6 @@ class VllmGenerator:
                 reason="server" if response.status_code >= 500 else "refused",
                 retryable=response.status_code in (429, 500, 502, 503, 504),
             )
-        if path in _PLAIN:
-            return {}
-        try:
-            return response.json() if response.content else {}
-        except ValueError as error:
-            raise _bad_reply(f"{path} did not answer with JSON: {response.text[:200]!r}") from error
 
     def _send(
         self,
@@ -563,6 +622,12 @@ class VllmGenerator:
             self._weight_sync.model = ""
             with contextlib.suppress(httpx.HTTPError, RuntimeError):
                 self._http.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=5)
+
+
+def _read_ranks(config: GenerationConfig) -> int:
+    """Return the data-parallel ranks of a server that the trainer starts, by its arguments."""
+    given = read_arguments(config.options).get("--data-parallel-size", "1")
+    return int(given) if given.isdecimal() and int(given) else 1  # vLLM refuses another by itself
 
 
 def _make_closed_error() -> PolicyError:

@@ -160,6 +160,8 @@ def read_arguments(options: JsonMapping) -> dict[str, str]:
     given = {}
     for argument, following in itertools.pairwise([*map(str, options.get("args", ())), ""]):
         name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            name = name.replace("_", "-")  # as vLLM reads them
         if name.startswith("-"):
             given[_SHORT.get(name, name)] = value if equals else following
     return given

@@ -4,6 +4,7 @@
 const { runs, plots, parts, differences, beside } = JSON.parse(document.getElementById("training").textContent);
 const MOST_ROWS = 40;
 const INKS = 8;
+const DOUBLE_CLICK = 300; // milliseconds
 
 const short = (value, digits = 3) => value.toLocaleString("en", { maximumSignificantDigits: digits });
 const exact = (value, digits) => (value && Math.abs(value) < 1e-3 ? value.toExponential(2) : short(value, digits));
@@ -156,19 +157,23 @@ function curves() {
   const show = (i) => (run, update) => {
     if (!runs[run].episodes[eventOf(plots[i])][update]) return;
     lists[i].replaceChildren(episodesTable(runs[run], eventOf(plots[i]), update));
-    lists[i].querySelector("h4").focus();
+    lists[i].querySelector("h4").focus({ preventScroll: true }); // a second click meets the same chart
   };
-  const openAt = (i, plot) => {
-    const point = pointedAt(plot);
-    if (!point) return;
+  const openAt = (i, point) => {
     const line = plots[i].lines[point.run];
     const axis = document.querySelector("input[name=axis]:checked").value;
     show(i)(point.run, line.update[line[axis].indexOf(point.x)]);
   };
   const listen = (i, plot) => {
     let begun = 0;
+    let opening = 0;
     plot.over.addEventListener("mousedown", (event) => (begun = event.clientX));
-    plot.over.addEventListener("click", (event) => Math.abs(event.clientX - begun) < 4 && openAt(i, plot)); // not a zoom
+    plot.over.addEventListener("click", (event) => {
+      const point = Math.abs(event.clientX - begun) < 4 && pointedAt(plot); // not a zoom
+      clearTimeout(opening);
+      if (point && event.detail < 2) opening = setTimeout(() => openAt(i, point), DOUBLE_CLICK);
+    });
+    plot.over.addEventListener("dblclick", () => clearTimeout(opening));
   };
   const draw = () => {
     const axis = document.querySelector("input[name=axis]:checked").value;
