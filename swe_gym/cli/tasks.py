@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import TaskError, UsageError, quantify
+from ..files import SUFFIXES, load_arrow
 from ..tasks import (
     HUB,
     TASK_EXPORTERS,
@@ -43,6 +44,7 @@ from .common import (
     print_json,
     progress_bar,
     source_of,
+    split_slice,
     takes_filter,
 )
 from .common import sandbox_options as parse_sandbox_options
@@ -514,6 +516,8 @@ def audit(
 
     if min_strength and repaired is None:
         raise UsageError("--min-strength chooses the tasks of a new file: write swe-gym tasks audit SOURCE FILE")
+    if repaired is not None:
+        _check_output(repaired, source)
     place = executor_options(executor, ray_address)
     check_machine(
         record and record.parent,
@@ -543,8 +547,7 @@ def audit(
     else:
         _print_audits(console, results)
     if repaired:
-        strong = [result for result in results if not min_strength or (result.strength or 0.0) >= min_strength]
-        _write_repaired(console, tasks, strong, repaired, quiet=as_json)
+        _write_repaired(console, tasks, results, min_strength, repaired, quiet=as_json)
     if any(result.findings or result.status in ("invalid", "error") for result in results):
         raise typer.Exit(1)
 
@@ -610,24 +613,48 @@ def _print_audits(console: Console, results: Sequence["AuditRecord"]) -> None:
     console.print(", ".join(f"{number} {status}" for status, number in counts.items()) + f", {clean} without findings")
 
 
+def _check_output(output: Path, source: str) -> None:
+    """Check the name of a task file that is written later."""
+    if output.suffix not in SUFFIXES:
+        raise UsageError(f"{output}: the file name must end in {', '.join(SUFFIXES)}")
+    if output.suffix == ".parquet":
+        load_arrow()  # raises if it is missing
+    origin = Path(split_slice(source)[0])
+    if output.exists() and origin.exists() and output.samefile(origin):
+        raise UsageError(f"{output} is the source: choose another file for the repaired tasks")
+
+
 def _write_repaired(
-    console: Console, source: TaskSource, results: Sequence["AuditRecord"], output: Path, *, quiet: bool
+    console: Console,
+    source: TaskSource,
+    results: Sequence["AuditRecord"],
+    min_strength: float,
+    output: Path,
+    *,
+    quiet: bool,
 ) -> None:
     """Write the audited tasks without their unstable tests."""
     from ..curation import repair_task  # slow to import
 
-    audited = [result for result in results if result.status == "audited"]
+    strong = [result for result in results if not min_strength or (result.strength or 0.0) >= min_strength]
+    audited = [result for result in strong if result.status == "audited"]
     repaired = {result.task_id: repair_task(source.get(result.task_id), result) for result in audited}
     kept = [task for task in repaired.values() if task is not None]
     if kept:
         write_tasks(kept, output)
+    else:
+        output.unlink(missing_ok=True)  # a file of an earlier call
+    if quiet:
+        return
+    console.print(f"{quantify(len(kept), 'task')} in {output}" if kept else f"no task is left: there is no {output}")
+    counts = Counter("weak" if result.status == "audited" else result.status for result in results)
+    counts["weak"] -= len(audited)
+    said = [f"{number} {reason}" for reason, number in counts.items() if number]
+    if said:
+        console.print(f"left out: {', '.join(said)}")
     lost = [name for name, task in repaired.items() if task is None]
-    if not quiet:
-        console.print(
-            f"{quantify(len(kept), 'task')} in {output}" if kept else f"no task is left: {output} was not written"
-        )
-        if lost:
-            console.print(f"left out, because they cannot do without their unstable tests: {', '.join(lost)}")
+    if lost:
+        console.print(f"left out, because they cannot do without their unstable tests: {', '.join(lost)}")
 
 
 def _print_dropped(console: Console, dropped: Mapping[str, str]) -> None:

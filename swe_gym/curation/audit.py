@@ -5,22 +5,33 @@ import functools
 import json
 import logging
 import os
+import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
 from ..envs import SandboxGroup
-from ..errors import DiffError, GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
+from ..errors import (
+    DiffError,
+    GradingError,
+    MissingInterpreter,
+    SandboxClosed,
+    SandboxError,
+    TaskError,
+    UsageError,
+    quantify,
+    wrong_fields,
+)
 from ..files import append_lines, json_lines
 from ..grading import CounterOptions, apply_diff, run_plainly
 from ..rollout import DriverLink, EpisodePool, Job
 from ..rollout.executors import open_executor
 from ..sandboxes import Sandbox
 from ..tasks import TaskSource, digest
-from ..types import Frozen, Json, JsonObject, Oracle, Task, TestStatus
+from ..types import Frozen, Json, JsonObject, Oracle, Task, TestStatus, Verdict
 from .audit_checks import (
     Asked,
     find_asked,
@@ -31,7 +42,7 @@ from .audit_checks import (
     quoted_share,
     read_files,
 )
-from .audit_variants import ChangedFile, Variant, break_hunk, make_variants, split_diff
+from .audit_variants import ChangedFile, Variant, break_hunk, make_variants, split_sections
 from .validation import NODE_RETRIES, judge_diff
 
 logger = logging.getLogger(__name__)
@@ -66,6 +77,9 @@ SLOWER = 4.0
 
 VARIANT_TIME, VARIANT_SECONDS = 4.0, 3.0
 """Time limit of a wrong solution: this many times the time of the gold patch, plus seconds."""
+
+CHANGED_TIME, CHANGED_SECONDS = 10.0, 60.0
+"""Time limit of a run under changed conditions, likewise."""
 
 QUOTED = 0.5
 """Share of gold's long lines from which an issue gives the patch away."""
@@ -114,9 +128,12 @@ class AuditRecord(Frozen):
         conditions: Condition -> "same", "changed", or "not tried: " and why.
         unstable: Required test -> conditions under which its status is another one.
         flaky: Required tests whose status changes by chance.
-        strength: Share of the wrong solutions that a test rejects; None if none was made.
+        strength: Share of the wrong solutions that a test rejects; None if none was tried. Tests that are unstable or
+            flaky do not count, if others that must start passing are left.
         killed: Number of these.
-        tried: Number of wrong solutions.
+        timed_out: Those of them whose tests reached the time limit.
+        tried: Number of wrong solutions with an answer.
+        unjudged: Number of those without: they do not apply, or the test runner or the sandbox failed.
         escaped: The others.
         functions: Number of test functions that must start passing.
         counter_tests: Share of the tests that must start passing that have a counter-test; None if it is not known.
@@ -138,7 +155,9 @@ class AuditRecord(Frozen):
     flaky: tuple[str, ...] = ()
     strength: float | None = None
     killed: int = 0
+    timed_out: int = 0
     tried: int = 0
+    unjudged: int = 0
     escaped: tuple[EscapedVariant, ...] = ()
     functions: int = 0
     counter_tests: float | None = None
@@ -182,9 +201,11 @@ def repair_task(task: Task, record: AuditRecord) -> Task | None:
         None if no test that must start passing is left, or if its evaluation has no lists that could lose tests.
     """
     gone = {*record.unstable, *record.flaky}
+    return task if not gone else _leave_out(task, gone)
+
+
+def _leave_out(task: Task, gone: Collection[str]) -> Task | None:
     oracle = task.oracle
-    if not gone:
-        return task
     lists = {name: tuple(test for test in getattr(oracle, name) if test not in gone) for name in LISTS}
     if oracle.expected or not lists["fail_to_pass"]:
         return None
@@ -281,8 +302,10 @@ class _AuditSettings:
     def still_holds(self, old: AuditRecord, tasks: Mapping[str, Task | str]) -> bool:
         """Whether an old record is still valid for these settings."""
         task = tasks.get(old.task_id)
-        same = (old.backend, old.variants) == (self.backend, self.variants) and old.status != "error"
-        return same and isinstance(task, Task) and old.digest == digest(task)
+        if not isinstance(task, Task) or (old.backend, old.variants) != (self.backend, self.variants):
+            return False
+        skipped = old.status == "skipped" and old.reason == _why_not(task)
+        return (old.status == "audited" or skipped) and old.digest == digest(task)
 
 
 def _make_audit(settings: _AuditSettings, tasks: Mapping[str, Task | str], name: str, number: int) -> "_Audit":
@@ -331,16 +354,23 @@ class _Audit(Job[str]):
         started = time.monotonic()
         try:
             with _Probe(task, settings) as self._probe:
+                if self.cancelled:
+                    self.close()
                 found = self._probe.audit()
-            facts |= {"seconds": round(time.monotonic() - started, 1), "runs": self._probe.runs}
-            self.record = AuditRecord(**facts, **found)
         except MissingInterpreter as error:
-            self.record = AuditRecord(**facts, status="skipped", reason=str(error))
+            found = {"status": "skipped", "reason": str(error)}
         except TaskError as error:
-            self.record = AuditRecord(**facts, status="invalid", reason=str(error))
-        except (SandboxError, GradingError) as error:
+            found = {"status": "invalid", "reason": str(error)}
+        except (
+            SandboxError,
+            GradingError,
+            RecursionError,
+            MemoryError,
+        ) as error:  # the last two: code nested too deeply
             logger.warning("no audit of task %s: %s: %s", self.key, type(error).__name__, error)
-            self.record = AuditRecord(**facts, status="error", reason=f"{type(error).__name__}: {error}")
+            found = {"status": "error", "reason": f"{type(error).__name__}: {error}"}
+        facts |= {"seconds": round(time.monotonic() - started, 1), "runs": self._probe.runs if self._probe else 0}
+        self.record = AuditRecord(**facts, **found)
 
     def work(self) -> _AuditWork:
         """Return the audit as data."""
@@ -378,6 +408,7 @@ class Ends(NamedTuple):
         passed: Required test -> whether it passed.
         resolved: Whether the task is resolved.
         counts: Whether the run counts.
+        timed_out: Whether the tests reached the time limit.
         seen: What the tests' process saw of its conditions.
         reason: Why the run does not resolve the task.
         duration: Seconds that the tests took.
@@ -386,6 +417,7 @@ class Ends(NamedTuple):
     passed: dict[str, bool]
     resolved: bool
     counts: bool
+    timed_out: bool
     seen: Mapping[str, Json]
     reason: str
     duration: float
@@ -394,13 +426,18 @@ class Ends(NamedTuple):
         """Return the tests whose status is another one in another run."""
         return {test for test, passed in self.passed.items() if other.passed.get(test) is not passed}
 
+    def passes(self, gone: Collection[str]) -> bool:
+        """Whether the task is resolved, also by a solution that fails only tests that are left out."""
+        left = [passed for test, passed in self.passed.items() if test not in gone]
+        return self.resolved or (bool(gone) and self.counts and all(left))
+
 
 class _Probe:
     """Runs a task's tests with several solutions and under several conditions. It opens a sandbox for each run.
 
     Attributes:
         runs: Number of runs so far.
-        moves: Whether the workspace can be in another folder.
+        fixed: Why the workspace cannot be in another folder; empty if it can.
         online: Whether the task's sandboxes have a network.
     """
 
@@ -408,8 +445,8 @@ class _Probe:
         self.task = task
         self.runs = 0
         self._settings = settings
-        self.moves = task.workspace is not None and task.image is None and "image" not in settings.options
-        self._moved = task.model_copy(update={"workdir": ELSEWHERE}) if self.moves else None
+        self.fixed = _why_fixed(task, settings.options)
+        self._moved = None if self.fixed else _move(task)
         offline = {**settings.options, "network": "none"}
         self._groups = {
             (one.workdir, apart): SandboxGroup(one, settings.backend, offline if apart else settings.options)
@@ -455,13 +492,13 @@ class _Probe:
         statuses = {**verdict.fail_to_pass, **verdict.pass_to_pass}
         passed = {test: status is TestStatus.PASSED for test, status in statuses.items()}
         counts = ran.counts and not verdict.timed_out
-        return Ends(
-            passed or {COMMAND: verdict.resolved}, verdict.resolved, counts, ran.seen, verdict.reason, verdict.duration
-        )
+        passed = passed or {COMMAND: verdict.resolved}
+        facts = verdict.timed_out, ran.seen, verdict.reason, verdict.duration
+        return Ends(passed, verdict.resolved, counts, *facts)
 
     def audit(self) -> JsonObject:
         """Return the fields of the record."""
-        task, found = self.task, _Findings()
+        task, found = self.task, Findings()
         files, facts = self._look_around(found)
         gold = self.run(task.oracle.gold_patch)
         empty = self.run("")
@@ -472,14 +509,16 @@ class _Probe:
         for test in task.oracle.fail_to_pass:
             if empty.passed.get(test):
                 found.add("passes without work", test)
-        facts |= _Stability(self, gold, empty, task.oracle, found).find()
-        facts |= self._measure_strength(files, gold, found)
+        facts |= Stability(self, gold, empty, task.oracle, found).find()
+        gone = {*facts["unstable"], *facts["flaky"]}
+        left_out = gone if _leave_out(task, gone) else ()
+        facts |= self._measure_strength(files, gold, left_out, found)
         return {**facts, "status": "audited", "findings": tuple(found.list), "not_tried": found.not_tried}
 
-    def _look_around(self, found: "_Findings") -> tuple[list[ChangedFile], JsonObject]:
+    def _look_around(self, found: "Findings") -> tuple[list[ChangedFile], JsonObject]:
         """Look for the solution where a policy works, compare texts, and judge gold as a policy's work is judged."""
         task, group = self.task, self.group
-        paths = [section.path for section in split_diff(task.oracle.gold_patch)]
+        paths = [section.path for section in split_sections(task.oracle.gold_patch)]
         with group.another() as policy, group.fresh() as judge:
             before = read_files(policy, paths)
             tests = put_in_tests(task, judge)
@@ -489,19 +528,33 @@ class _Probe:
             files = [file for file in changed if file.path.endswith(".py")]
             copies = self._look_for_copies(policy, changed, found)
             asked = find_asked(task, tests, files)
-            self._compare_texts(policy, asked, copies, found)
-            if not files:
-                found.not_tried["unasked name"] = "the gold patch changes no Python file"
-        verdict, _ = judge_diff(group, task.oracle.gold_patch, CounterOptions())
-        self.runs += verdict.counter_tests.runs
+            self._compare_texts(policy, asked or Asked((), ()), copies, found)
+            reason = "" if asked else "no function of a test that must start passing was found"
+            reason = reason if files else "the gold patch changes no Python file"
+            found.not_tried |= dict.fromkeys(("unasked name", "unasked message"), reason) if reason else {}
+        verdict = self._judge_gold()
+        if not verdict.resolved:
+            found.not_tried["no counter-test"] = f"gold is not resolved with counter-tests: {verdict.reason}"
         covered, uncovered = verdict.counter_tests.kinds, verdict.counter_tests.uncovered
-        share = len(covered) / (len(covered) + len(uncovered)) if covered or uncovered else None
+        known = verdict.resolved and (covered or uncovered)
+        share = len(covered) / (len(covered) + len(uncovered)) if known else None
         if share == 0.0:
             found.add("no counter-test", "no test that must start passing has one")
         functions = {test.partition("[")[0] for test in task.oracle.fail_to_pass}
         return files, {"counter_tests": share, "functions": len(functions)}
 
-    def _look_for_copies(self, policy: Sandbox, changed: Sequence[ChangedFile], found: "_Findings") -> Sequence[str]:
+    def _judge_gold(self) -> Verdict:
+        """Judge gold with counter-tests, and without those that share a process if they disturb the tests."""
+        oracle = self.task.oracle
+        tests = (*oracle.fail_to_pass, *oracle.pass_to_pass, *oracle.expected)
+        for counter in (CounterOptions(), CounterOptions(unforkable=tests)):
+            verdict, _ = judge_diff(self.group, oracle.gold_patch, counter)
+            self.runs += verdict.counter_tests.runs
+            if verdict.resolved:
+                break
+        return verdict
+
+    def _look_for_copies(self, policy: Sandbox, changed: Sequence[ChangedFile], found: "Findings") -> Sequence[str]:
         """Find the solution in git repositories, files and packages that a policy can read, and a network.
 
         Returns:
@@ -510,15 +563,19 @@ class _Probe:
         copies = find_copies(self.task, policy)
         if copies is None:
             found.not_tried["copy"] = "gold has too few long lines to search for, or the search failed"
-        for path in copies or ():
-            found.add("copy", f"{path} holds lines of the gold patch")
-        for path in find_in_history(policy, changed):
+        if copies:
+            others = f" and {quantify(len(copies) - 1, 'other file')}" if copies[1:] else ""
+            found.add("copy", f"{copies[0]}{others} {'hold' if others else 'holds'} lines of the gold patch")
+        held = find_in_history(policy, changed)
+        if held is None:
+            found.not_tried["history"] = "gold only deletes, git is missing, or the search failed"
+        for path in held or ():
             found.add("history", f"{path} with the gold patch is in a git repository of the workspace")
         if policy.capabilities.network != "none":
             found.add("network", f"the policy has network access: {policy.capabilities.network}")
         return copies or ()
 
-    def _compare_texts(self, policy: Sandbox, asked: Asked, copies: Collection[str], found: "_Findings") -> None:
+    def _compare_texts(self, policy: Sandbox, asked: Asked, copies: Collection[str], found: "Findings") -> None:
         """Compare what the tests ask for with what issue and repository mention, and the issue with gold."""
         for kind, words in (("unasked name", asked.names), ("unasked message", asked.messages)):
             unmentioned = find_unmentioned(policy, words, copies)
@@ -530,37 +587,67 @@ class _Probe:
         if quoted >= QUOTED:
             found.add("quoted patch", f"the issue quotes {quoted:.0%} of the gold patch's long lines")
 
-    def _measure_strength(self, files: Sequence[ChangedFile], gold: Ends, found: "_Findings") -> JsonObject:
-        """Run the tests with wrong solutions."""
+    def _measure_strength(
+        self, files: Sequence[ChangedFile], gold: Ends, gone: Collection[str], found: "Findings"
+    ) -> JsonObject:
+        """Run the tests with wrong solutions. Tests that are left out do not count."""
         patch = self.task.oracle.gold_patch
         limit = min(self.task.oracle.timeout, VARIANT_TIME * gold.duration + VARIANT_SECONDS)
         made = make_variants(patch, files, self._settings.variants)
-        passed = {variant: end for variant in made if (end := self._passes(variant, limit)) is not None}
-        escaped = [variant for variant, end in passed.items() if end]
-        killed, tried = len(passed) - len(escaped), len(passed)
+        ends = {variant: end for variant in made if (end := self._try_variant(variant, limit)) is not None}
+        escaped = [variant for variant, end in ends.items() if end.passes(gone)]
+        killed, tried = len(ends) - len(escaped), len(ends)
         for variant in escaped:
             others = break_hunk(patch, files, variant, BROKEN) if variant.kind == "hunk" else []
             if variant.kind == "function":
                 found.add("weak", f"no test notices that a function of {variant.path} does nothing")
-            elif others and all(self._passes(other, limit) for other in others):
+            elif others and all(end is not None and end.passes(gone) for end in self._try_all(others, limit)):
                 found.add("weak", f"no test notices that a hunk of {variant.path} is missing or wrong")
         if tried >= ENOUGH and killed < tried / 2:
             found.add("weak", f"the tests reject {killed} of {tried} wrong solutions")
         if not tried:
-            found.not_tried["weak"] = "no wrong solution could be made from the gold patch"
+            found.not_tried["weak"] = f"of {len(made)} wrong solutions from the gold patch, none could be judged"
         return {
             "strength": round(killed / tried, 3) if tried else None,
             "killed": killed,
+            "timed_out": sum(end.timed_out for end in ends.values()),
             "tried": tried,
+            "unjudged": len(made) - tried,
             "escaped": tuple(EscapedVariant(kind=one.kind, path=one.path, diff=one.shown) for one in escaped),
         }
 
-    def _passes(self, variant: Variant, limit: float) -> bool | None:
-        """Whether a wrong solution resolves the task; None if that cannot be found out."""
+    def _try_variant(self, variant: Variant, limit: float) -> Ends | None:
+        """Run the tests with a wrong solution. Return None if that is not possible."""
         try:
-            return self.run(variant.diff, timeout=limit).resolved
-        except (DiffError, GradingError):  # a hunk needs another one, or the runner cannot start
+            return self.run(variant.diff, timeout=limit)
+        except SandboxClosed:
+            raise
+        except (DiffError, GradingError, SandboxError):  # a hunk needs another one, or the runner cannot start
             return None
+
+    def _try_all(self, variants: Iterable[Variant], limit: float) -> Iterator[Ends | None]:
+        return (self._try_variant(variant, limit) for variant in variants)
+
+
+def _why_fixed(task: Task, options: JsonObject) -> str:
+    """Return why the workspace of a task cannot be in another folder; empty if it can."""
+    if task.workspace is None or task.image is not None or "image" in options:
+        return "the image holds the workspace in a fixed folder"
+    commands = task.oracle.evaluation.model_dump_json(), task.oracle.setup_cmd
+    if any(_name_of(task.workdir).search(text) for text in commands):
+        return f"the command of the tests names the folder {task.workdir}"
+    return ""
+
+
+def _move(task: Task) -> Task:
+    """Return a task whose workspace is elsewhere, as its variables say."""
+    name = _name_of(task.workdir)
+    env = {key: name.sub(ELSEWHERE, value) for key, value in task.env.items()}
+    return task.model_copy(update={"workdir": ELSEWHERE, "env": env})
+
+
+def _name_of(folder: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w./-]){re.escape(folder)}(?![\w-])")
 
 
 BROKEN = 3
@@ -570,7 +657,7 @@ ENOUGH = 4
 """Wrong solutions from which a low share of rejected ones means something."""
 
 
-class _Findings:
+class Findings:
     """What an audit found so far.
 
     Attributes:
@@ -587,29 +674,33 @@ class _Findings:
         self.list.append(AuditFinding(kind=kind, what=what))
 
 
-class _Stability:
+class Stability:
     """Finds tests whose status depends on the conditions of a run.
 
-    All conditions are changed at once first. Only if a status changes is each one changed alone, to name it.
+    All conditions are changed at once first. Only if a status changes is each one changed alone, to name it. What
+    cannot be told for sure is not tried: a run that does not count, or a change that the test runner did not see.
     """
 
-    def __init__(self, probe: _Probe, gold: Ends, empty: Ends, oracle: Oracle, found: _Findings) -> None:
+    def __init__(self, probe: _Probe, gold: Ends, empty: Ends, oracle: Oracle, found: Findings) -> None:
         self._probe, self._found = probe, found
         self._plain = {oracle.gold_patch: gold, "": empty}
         self._again: dict[str, Ends] = {}  # a second plain run of each, if it is needed
-        self._conditions = dict.fromkeys(CONDITIONS, "same")
+        self._limit = min(oracle.timeout, CHANGED_TIME * max(gold.duration, empty.duration) + CHANGED_SECONDS)
+        self._conditions: dict[str, str] = {}
         self._unstable: dict[str, tuple[str, ...]] = {}
         self._flaky: set[str] = set()
         self._apart: set[str] = set()  # tests that compare the clock with other times
-        if not probe.moves:
-            self._conditions["folder"] = f"{NOT_TRIED}the image holds the workspace in a fixed folder"
+        if probe.fixed:
+            self._leave("folder", probe.fixed)
         if not probe.online:
-            self._conditions["network"] = f"{NOT_TRIED}no run has a network"
+            self._leave("network", "no run has a network")
 
     def find(self) -> JsonObject:
         """Return the fields of the record."""
-        for diff in self._plain:
-            self._search(diff, [name for name in CONDITIONS if not self._conditions[name].startswith(NOT_TRIED)])
+        for diff, plain in self._plain.items():
+            if plain.counts:
+                self._search(diff, self._open(CONDITIONS))
+            self._conditions = {name: self._conditions.get(name, "same") for name in CONDITIONS}
         for test, under in sorted(self._unstable.items()):
             self._found.add("unstable", f"{test}: {', '.join(under)}")
         for test in sorted(self._flaky - self._unstable.keys()):
@@ -620,49 +711,86 @@ class _Stability:
             "flaky": tuple(sorted(self._flaky - self._unstable.keys())),
         }
 
+    def _open(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if not self._conditions.get(name, "").startswith(NOT_TRIED)]
+
+    def _leave(self, name: str, why: str) -> None:
+        """Note that a condition is not tried, unless another diff's runs tried it."""
+        self._conditions.setdefault(name, f"{NOT_TRIED}{why}")
+
+    def _run(self, diff: str, names: Sequence[str] = (), clock: int = 0) -> Ends:
+        """Run the tests. If a condition breaks the runner, the run does not count."""
+        try:
+            return self._probe.run(diff, names, timeout=self._limit, clock=clock)
+        except (GradingError, TaskError) as error:
+            return Ends({}, resolved=False, counts=False, timed_out=False, seen={}, reason=str(error), duration=0.0)
+
     def _search(self, diff: str, names: Sequence[str]) -> None:
         """Change all conditions at once, and each alone if a status changes."""
-        plain, together = self._plain[diff], self._probe.run(diff, names)
+        plain, together, tried = self._plain[diff], self._run(diff, names), names
         if together.counts:
             names = [name for name in names if self._is_seen(name, plain, together)]
-        known = self._flaky | self._unstable.keys() | self._apart
-        left = plain.differing(together) - known if together.counts else set[str]()
-        if together.counts and not left:
+            if len(names) < len(tried) and self._new(plain, together):
+                together = self._run(diff, names)  # what the tests do not see may still change them
+        if not names or (together.counts and not self._new(plain, together)):
             return
+        left = self._new(plain, together) if together.counts else set[str]()
         for name in names:
             left -= self._try_alone(diff, name)
-        if left:
-            again = self._probe.run(diff, [name for name in names if not self._conditions[name].startswith(NOT_TRIED)])
+        if left and names == self._open(names):  # else it may be one that could not be tried alone
+            again = self._run(diff, names)
             certain = left & plain.differing(again) if again.counts else set[str]()
             self._add(TOGETHER, certain)
-            self._flaky |= left - certain
+            self._flaky |= left - certain if again.counts else set()
+
+    def _new(self, plain: Ends, changed: Ends) -> set[str]:
+        """Return the tests whose status changed, but for those of which that is known."""
+        return plain.differing(changed) - self._flaky - self._unstable.keys() - self._apart
 
     def _try_alone(self, diff: str, name: str) -> set[str]:
         """Change one condition. Return the tests whose status changed, by it or by chance."""
-        plain, first = self._plain[diff], self._probe.run(diff, [name])
+        plain, first = self._plain[diff], self._run(diff, [name])
         if not first.counts:
-            self._conditions[name] = f"{NOT_TRIED}the run does not count: {first.reason}"
+            self._leave(name, f"the run does not count: {first.reason}")
             return set()
         tests = plain.differing(first)
         if not self._is_seen(name, plain, first) or not tests:
             return set()
-        if diff not in self._again:
-            self._again[diff] = self._probe.run(diff)
-        certain = (tests & plain.differing(self._probe.run(diff, [name]))) - plain.differing(self._again[diff])
+        second, again = self._run(diff, [name]), self._run_plainly(diff)
+        if not second.counts or not again.counts:
+            self._leave(name, f"a second run does not count: {second.reason or again.reason}")
+            return tests
+        certain = (tests & plain.differing(second)) - plain.differing(again)
         self._flaky |= tests - certain
         if name == "clock" and certain:
-            apart = certain & plain.differing(self._probe.run(diff, clock=HOUR))
-            for test in apart:
-                self._found.not_tried[f"clock of {test}"] = "it compares the clock with other times, as those of files"
-            certain -= apart
-            self._apart |= apart
+            certain -= self._set_apart(diff, certain)
+        passing = {test for test, passed in plain.passed.items() if passed}
+        if len(passing) > 1 and passing <= certain:
+            self._leave(name, "it breaks every test")
+            self._found.add("unstable", f"every test: {name}. They are kept, because their environment may be to blame")
+            return tests
         self._add(name, certain)
         return tests
+
+    def _run_plainly(self, diff: str) -> Ends:
+        """Return a second run without changes, the same one until it counts."""
+        if diff not in self._again or not self._again[diff].counts:
+            self._again[diff] = self._run(diff)
+        return self._again[diff]
+
+    def _set_apart(self, diff: str, tests: set[str]) -> set[str]:
+        """Return those tests of which it is not clear that the date breaks them: an hour does too."""
+        soon = self._run(diff, clock=HOUR)
+        apart = tests & self._plain[diff].differing(soon) if soon.counts else tests
+        why = "it compares the clock with other times, as those of files" if soon.counts else "a run does not count"
+        self._found.not_tried |= {f"clock of {test}": why for test in apart}
+        self._apart |= apart
+        return apart
 
     def _add(self, name: str, tests: Collection[str]) -> None:
         for test in tests:
             self._unstable[test] = tuple(dict.fromkeys((*self._unstable.get(test, ()), name)))
-        if tests and name in self._conditions:
+        if tests and name in CONDITIONS:
             self._conditions[name] = "changed"
 
     def _is_seen(self, name: str, plain: Ends, changed: Ends) -> bool:
@@ -670,7 +798,7 @@ class _Stability:
         seen = _sees(name, plain.seen, changed.seen)
         if not seen:
             what = "sees no change of it" if changed.seen else "is no Python program that could tell"
-            self._conditions[name] = f"{NOT_TRIED}the process of the tests {what}"
+            self._leave(name, f"the process of the tests {what}")
         return seen
 
 

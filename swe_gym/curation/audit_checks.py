@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import posixpath
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from ..grading import apply_diff, hidden_files, parse_id
 from ..grading.counter import Source
 from ..sandboxes import Sandbox
 from ..types import Task
-from .audit_variants import ChangedFile, added_code, split_diff
+from .audit_variants import ChangedFile, added_code, split_sections
 from .mutation import Function
 
 LONG_LINE = 20
@@ -22,14 +21,29 @@ LONG_LINE = 20
 SHORTEST_MESSAGE = 8
 """Characters of the shortest text that counts as a message. It also holds a blank."""
 
-MOST_PATTERNS = 4
-"""Lines of gold that a copy of the solution holds, the longest ones."""
+MOST_PATTERNS, FEWEST_CHARACTERS = 4, 100
+"""Lines of gold that a copy of the solution holds, the longest ones. Fewer than four must have that many characters."""
 
 SEARCH_TIMEOUT = 120.0
 """Seconds that one search in a sandbox may take. Then it counts as not tried."""
 
-PLACES = "python -c 'import sysconfig; print(sysconfig.get_paths()[\"purelib\"])' 2>/dev/null"
+PLACES = """for one in python python3; do
+    $one -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null && break
+done"""
 """Prints the folder of installed packages."""
+
+HISTORY = """command -v git > /dev/null || exit 3
+blobs=$(cat)
+find . -name .git -prune | {
+    while read -r one; do git --git-dir="$one" cat-file --batch-check <<< "$blobs" 2> /dev/null || failed=4; done
+    exit ${failed:-0}
+}"""
+"""Prints which blobs the git repositories of the workspace hold."""
+
+OF_BUILTINS = {
+    name for kind in (str, bytes, int, float, list, tuple, dict, set, object, type(None)) for name in dir(kind)
+}
+"""Attributes that a test may use without any file of the project."""
 
 
 class Asked(NamedTuple):
@@ -68,8 +82,8 @@ def put_in_tests(task: Task, sandbox: Sandbox) -> dict[str, bytes]:
 # --- fair ---------------------------------------------------------------------------------------------------------
 
 
-def find_asked(task: Task, tests: Mapping[str, bytes], files: Collection[ChangedFile]) -> Asked:
-    """Return what the tests ask for that gold defines and the issue does not mention.
+def find_asked(task: Task, tests: Mapping[str, bytes], files: Collection[ChangedFile]) -> Asked | None:
+    """Return what the tests ask for that gold defines and the issue does not mention; None if no test is found.
 
     Args:
         task: The task.
@@ -77,6 +91,8 @@ def find_asked(task: Task, tests: Mapping[str, bytes], files: Collection[Changed
         files: The Python files that gold changes.
     """
     functions = list(_required_functions(task, tests))
+    if not functions:
+        return None
     nodes = [node for function in functions for node in ast.walk(function)]
     own = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -105,7 +121,7 @@ def _required_functions(task: Task, tests: Mapping[str, bytes]) -> Iterator[Func
 
 def _used(nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and node.attr not in OF_BUILTINS:
             yield node.attr
         elif isinstance(node, ast.Name):
             yield node.id
@@ -115,7 +131,7 @@ def _used(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def _defined(gold: str, files: Collection[ChangedFile]) -> tuple[set[str], set[str]]:
     """Return the names that gold's lines define, and the longer texts that they hold."""
-    added = {section.path: section.added_lines() for section in split_diff(gold)}
+    added = {section.path: section.added_lines() for section in split_sections(gold)}
     names: set[str] = set()
     texts: set[str] = set()
     for file in files:
@@ -123,8 +139,13 @@ def _defined(gold: str, files: Collection[ChangedFile]) -> tuple[set[str], set[s
             source = Source(file.after or b"")
         except ValueError:
             continue
-        new = [node for node in source.walk(source.tree) if getattr(node, "lineno", 0) in added.get(file.path, ())]
-        names.update(filter(None, map(_definition, new)))
+        every = source.walk(source.tree)
+        inner = {
+            id(node) for function in every if isinstance(function, Function)
+            for part in function.body for node in ast.walk(part) if not isinstance(node, ast.Attribute)
+        }  # fmt: skip
+        new = [node for node in every if getattr(node, "lineno", 0) in added.get(file.path, ())]
+        names.update(filter(None, (_definition(node) for node in new if id(node) not in inner)))
         texts.update(_squeeze(text) for text in _texts(new))
     return names, texts
 
@@ -139,9 +160,11 @@ def _definition(node: ast.AST) -> str:
 
 
 def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield texts that could be messages. Escapes of patterns are removed."""
+    """Yield texts that could be messages, not docstrings. Escapes of patterns are removed."""
+    nodes = list(nodes)
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
             text = re.sub(r"\\(?=[^\w\s])", "", node.value).strip("^$ .*")
             if len(text) >= SHORTEST_MESSAGE and " " in text:
                 yield text
@@ -166,14 +189,14 @@ def find_unmentioned(sandbox: Sandbox, words: Sequence[str], copies: Collection[
         copies: Files that hold the solution, which are no mention.
     """
     found = []
-    skipped = ["--exclude-dir=.git", *(f"--exclude={posixpath.basename(path)}" for path in copies)]
     for word in words:
         whole = "w" if word.isidentifier() else ""
-        command = ["grep", f"-rIqF{whole}", *skipped, "-e", word, "."]
-        result = sandbox.exec(command, timeout=SEARCH_TIMEOUT, merge=True)
-        if result.exit_code not in (0, 1):
+        command = ["grep", f"-rIlsF{whole}", "--exclude-dir=.git", "-e", word, "."]
+        result = sandbox.exec(command, timeout=SEARCH_TIMEOUT)
+        if result.timed_out or result.exit_code not in (0, 1):
             return None
-        found += [word] if result.exit_code else []
+        mentions = {path.removeprefix("./") for path in result.text.splitlines()} - {*copies}
+        found += [] if mentions else [word]
     return found
 
 
@@ -195,33 +218,33 @@ def find_copies(task: Task, sandbox: Sandbox) -> list[str] | None:
     """
     gold = task.oracle.gold_patch
     old = {
-        line[1:].strip() for section in split_diff(gold) for hunk in section.hunks for line in hunk.split("\n")[1:]
+        line[1:].strip() for section in split_sections(gold) for hunk in section.hunks for line in hunk.split("\n")[1:]
         if line[:1] in ("-", " ")
     }  # fmt: skip
     lines = sorted({line for line in added_code(gold) if len(line) >= LONG_LINE} - old, key=len, reverse=True)
     patterns = lines[:MOST_PATTERNS]
-    if len(patterns) < 2 and len("".join(patterns)) < 2 * LONG_LINE:
+    if not patterns or (len(patterns) < MOST_PATTERNS and len("".join(patterns)) < FEWEST_CHARACTERS):
         return None
-    places = ". " + sandbox.exec(["bash", "-c", PLACES], merge=False).text.strip()
+    places = shlex.join([".", *sandbox.exec(["bash", "-c", PLACES]).text.splitlines()])
     first = f"grep -rIlsF --exclude-dir=.git -e {shlex.quote(patterns[0])} {places}"
     steps = [f"tr '\\n' '\\0' | xargs -0r grep -lF -e {shlex.quote(line)}" for line in patterns[1:]]
     result = sandbox.exec(["bash", "-c", " | ".join([first, *steps])], timeout=SEARCH_TIMEOUT)
     if result.timed_out or result.exit_code not in (0, 1, 2, 123):  # 2: a file that nobody may read
         return None
-    changed = {section.path for section in split_diff(gold)}
+    changed = {section.path for section in split_sections(gold)}
     found = (path.removeprefix("./") for path in result.text.splitlines())
     return sorted(path for path in found if path not in changed)
 
 
-def find_in_history(sandbox: Sandbox, files: Collection[ChangedFile]) -> list[str]:
-    """Return the files whose content with gold is in a git repository in the workspace."""
+def find_in_history(sandbox: Sandbox, files: Collection[ChangedFile]) -> list[str] | None:
+    """Return the files whose content with gold is in a git repository in the workspace; None if a search failed."""
     blobs = {}
     for file in files:
         if file.after and file.after != file.before:
             data = b"blob %d\0" % len(file.after) + file.after
             blobs[hashlib.sha1(data, usedforsecurity=False).hexdigest()] = file.path
-    check = 'git --git-dir="$one" cat-file --batch-check <<< "$blobs" 2>/dev/null'
-    script = f"blobs=$(cat); find . -name .git -prune | while read -r one; do {check}; done"
-    result = sandbox.exec(["bash", "-c", script], stdin="\n".join(blobs).encode(), timeout=SEARCH_TIMEOUT)
+    names = "\n".join(blobs).encode()
+    result = sandbox.exec(["bash", "-c", HISTORY], stdin=names, timeout=SEARCH_TIMEOUT)
     held = [line.split()[0] for line in result.text.splitlines() if " blob " in line]
-    return sorted({blobs[blob] for blob in held if blob in blobs})
+    found = sorted({blobs[blob] for blob in held if blob in blobs})
+    return found if found or (blobs and result.exit_code == 0) else None

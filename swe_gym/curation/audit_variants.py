@@ -7,16 +7,16 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..grading import file_diff
+from ..grading import file_diff, split_diff
 from ..grading.counter import Source, TextEdit
 from ..syntax import parse
 from .mutation import Function, draw_mutations, find_mutations, mutate
 from .releases import OUTSIDE
 
-DOCUMENTS = (".md", ".rst", ".txt", ".po", ".pot", ".html", ".css", ".svg", ".png")
+DOCUMENTS = (".md", ".rst", ".txt", ".po", ".pot", ".html", ".css", ".svg", ".png", ".pyi", ".lock")
 """Suffixes of files without behaviour."""
 
-SECTION = re.compile(r"^(?=diff --git )", re.MULTILINE)
+AFTER = re.compile(r"^(?:\+\+\+|rename to|copy to) .*", re.MULTILINE)
 HUNK = re.compile(r"^(?=@@ )", re.MULTILINE)
 RANGE = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
 MODE = re.compile(r"^(?:new file mode |old mode |index \S+\.\.\S+ )(\d{6})$", re.MULTILINE)
@@ -85,22 +85,20 @@ def _added_lines(hunk: str) -> set[int]:
     return found
 
 
-def split_diff(diff: str) -> list[Section]:
+def split_sections(diff: str) -> list[Section]:
     """Split a git diff into its files. A diff without git's headers has none."""
     found = []
-    for text in SECTION.split(diff):
-        if text.startswith("diff --git "):
-            head, *hunks = HUNK.split(text)
-            names = re.findall(r"^\+\+\+ \"?b/(.*?)\"?\t?$|^--- \"?a/(.*?)\"?\t?$", head, re.MULTILINE)
-            path = next((new for new, _ in reversed(names) if new), next((old for _, old in names if old), ""))
-            found.append(Section(path, head, tuple(hunks)))
+    for names, text in split_diff(diff):
+        head, *hunks = HUNK.split(text)
+        after = next(split_diff("\n".join(["diff --git ", *AFTER.findall(head)])))[0]
+        found.append(Section(min(after or names, default=""), head, tuple(hunks)))
     return found
 
 
 def added_code(diff: str) -> list[str]:
     """Return the lines that a diff adds to files with behaviour, without blanks at both ends."""
     found = []
-    for section in split_diff(diff):
+    for section in split_sections(diff):
         if not section.path.endswith(DOCUMENTS):
             lines = [line[1:].strip() for hunk in section.hunks for line in hunk.split("\n")[1:] if line[:1] == "+"]
             found += [line for line in lines if line and not line.startswith("#")]
@@ -115,7 +113,7 @@ def make_variants(gold: str, files: Collection[ChangedFile], most: int) -> list[
         files: The Python files that it changes.
         most: Largest number of variants.
     """
-    sections = split_diff(gold)
+    sections = split_sections(gold)
     known = {file.path: file for file in files if file.after is not None}
     added = {section.path: section.added_lines() for section in sections}
     ways = [_left_out(sections, known), _without_work(sections, known, added), _mutants(sections, known, added)]
@@ -136,7 +134,7 @@ def break_hunk(gold: str, files: Collection[ChangedFile], left_out: Variant, mos
         left_out: The variant without the hunk.
         most: Largest number of variants.
     """
-    sections = split_diff(gold)
+    sections = split_sections(gold)
     known = {file.path: file for file in files if file.after is not None}
     added = {left_out.path: _added_lines(left_out.shown)}
     ways = _mutants(sections, known, added), _without_work(sections, known, added)
@@ -162,7 +160,7 @@ def _matters(section: Section, hunk: str, files: Mapping[str, ChangedFile]) -> b
         return False
     file = files.get(section.path)
     if not hunk or file is None or file.after is None:
-        return True
+        return file is None or file.after != b""
     first, count = _range(hunk)
     lines = file.after.decode("utf-8", "replace").split("\n")
     old = [line[1:] for line in hunk.split("\n")[1:] if line[:1] in ("-", " ")]
@@ -180,16 +178,19 @@ def _range(hunk: str) -> tuple[int, int]:
 
 
 def _meaning(text: str) -> str:
-    """Return a Python program without comments, docstrings, imports and version; the text itself if it is none."""
+    """Return a Python program without comments, docstrings, imports and version.
+
+    A text that is no such program, or one that is nested too deeply, is returned itself.
+    """
     try:
         tree = parse(text)
-    except (SyntaxError, ValueError):
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list):
+                body[:] = [one for one in body if not _means_nothing(one)]
+        return ast.dump(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            body[:] = [one for one in body if not _means_nothing(one)]
-    return ast.dump(tree)
 
 
 def _means_nothing(node: ast.stmt) -> bool:
@@ -214,12 +215,23 @@ def _without_work(
         for function in source.functions.values():
             body = function.body[1:] if ast.get_docstring(function) is not None else function.body
             lines = range(body[0].lineno, (body[-1].end_lineno or 0) + 1) if body else range(0)
-            if any(line in lines for line in of_gold) and not source.before(body[0]).strip():
+            works = any(line in lines for line in of_gold) and not all(map(_does_nothing, body))
+            if works and not source.before(body[0]).strip():
                 span = source.span(body[0])[0], source.span(body[-1])[1]
                 for text in _constants(function, body):
                     yield from _changed(
                         sections, section, files, "function", source.apply_edits([TextEdit(*span, text)])
                     )
+
+
+def _does_nothing(node: ast.stmt) -> bool:
+    """Whether a statement is all that a function without work holds."""
+    match node:
+        case ast.Pass() | ast.Expr(value=ast.Constant()) | ast.Return(value=None | ast.Constant(value=None)):
+            return True
+        case ast.Raise(exc=ast.Name(id=name) | ast.Call(func=ast.Name(id=name))):
+            return name == "NotImplementedError"
+    return False
 
 
 def _constants(function: Function, body: Sequence[ast.stmt]) -> list[str]:
@@ -230,7 +242,10 @@ def _constants(function: Function, body: Sequence[ast.stmt]) -> list[str]:
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Constant) and node.value.value is not None
     ]
     found = ["return None", *(f"return {value!r}" for value in known[:1])]
-    return [text for text in found if ast.dump(parse(text)) != ast.dump(ast.Module([*body], []))]
+    try:
+        return [text for text in found if ast.dump(parse(text)) != ast.dump(ast.Module([*body], []))]
+    except RecursionError:  # it is nested too deeply
+        return []
 
 
 def _mutants(

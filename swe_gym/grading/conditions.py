@@ -28,7 +28,7 @@ class PlainRun(NamedTuple):
     Attributes:
         verdict: The verdict, without counter-tests.
         counts: Whether the run counts. If not, every required test of the verdict is missing.
-        seen: What the process of the tests saw of its conditions; empty if no Python process told it.
+        seen: What the test runner saw of its conditions; empty if it is no Python program that told it.
     """
 
     verdict: Verdict
@@ -79,30 +79,34 @@ def run_plainly(
     folder = make_folder(fresh)
     arguments = (folder, clock, host, reverse, load)
     fresh.write_file(f"{folder}/sitecustomize.py", f"{bundle('conditions')}\nsurround{arguments!r}\n".encode())
-    plugins = {"PYTEST_PLUGINS": "swe_gym_order"} if reverse else {}
-    plan = _surround(ready.plan, folder, {**(env or {}), **plugins})
+    env = env or {}
+    if "HOME" in env:
+        fresh.exec(["mkdir", "-p", env["HOME"]])
+    plan = surround_plan(ready.plan, folder, env, reverse=reverse)
     results = grader.run(replace(ready, plan=plan, timeout=timeout), fresh)
     seen = {} if results.result.timed_out else _read_seen(fresh, f"{folder}/seen")
-    return PlainRun(grader.decide(task, results), not results.reason or not grader.counted, seen)
+    return PlainRun(grader.decide(task, results), (results.ran and not results.reason) or not grader.counted, seen)
 
 
-def _surround(plan: EvaluationPlan, folder: str, env: Mapping[str, str]) -> EvaluationPlan:
+def surround_plan(plan: EvaluationPlan, folder: str, env: Mapping[str, str], *, reverse: bool) -> EvaluationPlan:
     """Return the plan with variables set before the tests, and a folder first on Python's path."""
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in env.items()]
-    lines += ['mkdir -p "$HOME"\n'] if "HOME" in env else []
-    prefix = "".join([*lines, f'export PYTHONPATH={folder}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'])
+    words = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    words += ['PYTEST_PLUGINS="${PYTEST_PLUGINS:+$PYTEST_PLUGINS,}swe_gym_order"'] if reverse else []
+    line = " ".join([*words, f'PYTHONPATH={folder}"${{PYTHONPATH:+:$PYTHONPATH}}"'])
 
-    def put_in(text: str) -> str:
+    def put_in(text: str, *, only_call: bool = False) -> str:
+        prefix = f"{line} " if only_call else f"export {line}\n"
         return prefix + re.sub(r"\bPYTHONPATH=(?=\S)", f"PYTHONPATH={folder}:", text)
 
     runner = plan.runner
-    if runner is not None:
-        runner = runner.model_copy(update={"before": put_in(runner.before or "python ")})
+    if runner is not None:  # a call that only runs tests stays one
+        before = put_in(runner.before or "python ", only_call=runner.only_runs_tests)
+        runner = runner.model_copy(update={"before": before})
     return replace(plan, command=put_in(plan.command), runner=runner)
 
 
 def _read_seen(sandbox: Sandbox, path: str) -> dict[str, Json]:
-    """Return what the first process of the tests noted, or else the first of all, and what was done to any."""
+    """Return what the first process of the tests noted, and what was done to one."""
     try:
         lines = sandbox.read_file(path, max_bytes=MOST_SEEN).decode("ascii", "replace").splitlines()
     except (FileError, SandboxError):
@@ -114,7 +118,6 @@ def _read_seen(sandbox: Sandbox, path: str) -> dict[str, Json]:
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # code of the work may write here
             continue
         notes += [found] if isinstance(found, dict) else []
-    began = [one for one in notes if "clock" in one]
-    of_tests = [one for one in began if one.get("tests")]
+    began = next((one for one in notes if "clock" in one), {})
     done = {name: True for name in ("reversed", "stopped") if {name: True} in notes}
-    return {**(of_tests or began or [{}])[0], **done}
+    return {**began, **done}

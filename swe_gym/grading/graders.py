@@ -340,7 +340,7 @@ def run_exit_code(ready: Ready, sandbox: Sandbox) -> Results:
     """
     if not ready.plan.command.strip():
         raise GradingError(f"task {ready.task.task_id}: its oracle has no test_cmd")
-    limit = ready.task.oracle.timeout
+    limit = ready.limit
     result = sandbox.exec(ready.command, timeout=limit, env=steady_env(sandbox), max_output=MAX_OUTPUT, merge=True)
     reason = "" if result.ok else f"the test command ended with {result.describe()}, not with exit code 0"
     if result.timed_out:

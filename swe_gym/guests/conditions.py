@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from typing import Any, Dict
 
 RUN, STOP = 0.05, 0.1  # seconds in turn, under load
+RUNNERS = ("pytest", "py.test", "unittest")
+MARK = "SWE_GYM_TESTS"  # variable of the programs that the process of the tests starts
 
 # x86-64 code: asks the kernel for the time and adds seconds. {0} stands for the seconds, {1} for the address of
 # `syscall`, which asks for other clocks.
@@ -39,9 +41,11 @@ class Dated(object):
 
 def shift_clock(seconds: int) -> None:
     """Replace the function of the C library that tells the date, in this process. Programs that it starts do so too."""
-    import ctypes
-
-    if os.uname().machine != "x86_64" or not seconds:
+    if os.uname().machine != "x86_64" or sys.maxsize < 2**32 or not seconds or waits_by_date():
+        return
+    try:
+        import ctypes
+    except ImportError:
         return
     library = ctypes.CDLL(None)
     library.mmap.restype = ctypes.c_void_p
@@ -66,6 +70,13 @@ def shift_clock(seconds: int) -> None:
         setattr(time, name, Dated(name, place))
 
 
+def waits_by_date() -> bool:
+    """Whether locks with a time limit wait until a date of the kernel: under another date, they would wait on."""
+    import sysconfig
+
+    return sys.version_info >= (3, 11) and not sysconfig.get_config_var("HAVE_SEM_CLOCKWAIT")
+
+
 def name_host(name: str) -> None:
     """Have Python's functions return another name of this machine."""
     import _socket
@@ -77,36 +88,52 @@ def name_host(name: str) -> None:
 
 
 def reverse_order(folder: str) -> None:
-    """Run tests in the reversed order: pytest by a plugin, which `PYTEST_PLUGINS` names, unittest by its suites."""
-    import types
+    """Run tests in the reversed order: pytest by a plugin, which `PYTEST_PLUGINS` names, unittest by its suites.
+
+    Sessions and suites that a test runs keep their order.
+    """
     import unittest.suite as suites
 
-    noted: Any = []
+    running: Any = []
+    run: Any = suites.TestSuite.run
 
     def reverse(items: "Any") -> None:
+        running.append(True)
         items.reverse()
-        if len(items) > 1 and not noted:
-            noted.append(True)
+        if len(items) > 1:
             note(folder, {"reversed": True})
 
-    def backwards(suite: "Any") -> "Any":
-        items = list(suite._tests)
-        reverse(items)
-        return iter(items)
+    def reverse_all(suite: "Any") -> bool:
+        tests = getattr(suite, "_tests", None)
+        if not isinstance(tests, list):
+            return False
+        tests.reverse()
+        return any([*map(reverse_all, tests), len(tests) > 1])
 
-    plugin: Any = types.ModuleType("swe_gym_order", "PYTEST_DONT_REWRITE")
-    plugin.pytest_collection_modifyitems = lambda items: reverse(items)
-    sys.modules["swe_gym_order"] = plugin
-    suites.BaseTestSuite.__iter__ = backwards  # type: ignore[method-assign]
+    def run_backwards(suite: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+        if running:
+            return run(suite, *args, **kwargs)
+        running.append(True)
+        if reverse_all(suite):
+            note(folder, {"reversed": True})
+        try:
+            return run(suite, *args, **kwargs)
+        finally:
+            running.pop()
+
+    sys.modules["swe_gym_order"].pytest_collection_modifyitems = (  # type: ignore[attr-defined]
+        lambda items: None if running else reverse(items)
+    )
+    suites.TestSuite.run = run_backwards  # type: ignore[method-assign, assignment]
 
 
 def stop_often(folder: str) -> None:
-    """Stop the processes of this command again and again, as on a machine that is busy with others."""
+    """Stop the processes of this command again and again until they end, as on a machine that is busy with others."""
     try:
         os.close(os.open(folder + "/stopped", os.O_CREAT | os.O_EXCL))
     except OSError:
         return  # another process of the command does it
-    group, owner = os.getpgrp(), os.getpid()
+    group = os.getpgrp()
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -122,7 +149,6 @@ def stop_often(folder: str) -> None:
     try:
         while True:
             time.sleep(RUN)
-            os.kill(owner, 0)
             os.killpg(group, signal.SIGSTOP)
             time.sleep(STOP)
             os.killpg(group, signal.SIGCONT)
@@ -138,13 +164,19 @@ def note(folder: str, seen: "Dict[str, Any]") -> None:
         file.write(ascii(seen) + "\n")
 
 
+def runs_tests() -> bool:
+    """Whether this process is a test runner that no other one started."""
+    with open("/proc/self/cmdline", "rb") as file:
+        words = file.read().decode("utf-8", "replace").split("\0")[1:]
+    called = words[:1] + [words[place + 1] for place, word in enumerate(words[:-1]) if word == "-m"]
+    ours = any("/report_" in word for word in words)
+    return MARK not in os.environ and (ours or any(os.path.basename(word) in RUNNERS for word in called))
+
+
 def look() -> "Dict[str, Any]":
     """Return what this process sees of its conditions."""
-    with open("/proc/self/cmdline", "rb") as file:
-        command = file.read().decode("utf-8", "replace")
     user = os.environ.get("LOGNAME") or os.environ.get("USER")
     return {
-        "tests": "/report_" in command,
         "hash seed": hash("seed"),
         "zone": time.strftime("%H %z", time.localtime(1)),
         "clock": time.time(),
@@ -156,15 +188,22 @@ def look() -> "Dict[str, Any]":
 
 
 def surround(folder: str, clock: int, host: str, order: bool, load: bool) -> None:
-    """Change the conditions of this process, note what it sees, and run the `sitecustomize` of its environment."""
+    """Change the conditions of this process, and run the `sitecustomize` of its environment.
+
+    The process of the tests notes what it sees of them. Only it reverses tests and is stopped.
+    """
     shift_clock(clock)
     if host:
         name_host(host)
     if order:
-        reverse_order(folder)
-    note(folder, look())
-    if load:
-        stop_often(folder)
+        sys.modules["swe_gym_order"] = type(sys)("swe_gym_order", "PYTEST_DONT_REWRITE")
+    if runs_tests():
+        os.environ[MARK] = "1"
+        if order:
+            reverse_order(folder)
+        note(folder, look())
+        if load:
+            stop_often(folder)
     while folder in sys.path:
         sys.path.remove(folder)
     ours = sys.modules.pop("sitecustomize")

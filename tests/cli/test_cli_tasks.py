@@ -465,4 +465,15 @@ def test_audits_of_a_record_are_printed_and_unstable_tests_are_left_out(cli, tmp
     assert [one["strength"] for one in json.loads(as_json.out)] == [1.0]
     assert cli("tasks", "audit", "toy:3", "--min-strength", 0.8).err.endswith("write swe-gym tasks audit SOURCE FILE\n")
     strong = cli("tasks", "audit", "toy:3", "strong.jsonl", "--record", "audits.jsonl", "--min-strength", 0.8)
-    assert strong.out.endswith("1 task in strong.jsonl\n")
+    assert strong.out.endswith("1 task in strong.jsonl\nleft out: 2 weak\n")
+    none = cli("tasks", "audit", "toy:3", "strong.jsonl", "--record", "audits.jsonl", "--match", tasks[1].task_id)
+    assert "no task is left: there is no strong.jsonl\n" in none.out
+    assert not (tmp_path / "strong.jsonl").exists()
+
+
+def test_a_repaired_file_that_cannot_be_written_is_refused_before_any_audit(cli, tmp_path: Path) -> None:
+    from swe_gym.tasks.file import write_tasks
+
+    write_tasks([load_source("toy").get("larder-overwrite-evicts")], tmp_path / "tasks.jsonl")
+    assert "out.txt: the file name must end in " in cli("tasks", "audit", "toy", "out.txt").err
+    assert "is the source: choose another" in cli("tasks", "audit", "tasks.jsonl[0:1]", "tasks.jsonl").err

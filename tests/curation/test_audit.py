@@ -1,20 +1,28 @@
 """Audits: planted defects are found, each by its kind, and a sound task has none."""
 
 import datetime
+import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from swe_gym.cli.common import TaskSubset
 from swe_gym.curation import AuditRecord, audit_tasks, read_audits, repair_task
-from swe_gym.curation.audit_checks import quoted_share
-from swe_gym.curation.audit_variants import ChangedFile, break_hunk, make_variants, split_diff
-from swe_gym.errors import UsageError
+from swe_gym.curation.audit import Ends, Findings, Stability
+from swe_gym.curation.audit_checks import find_asked, find_in_history, quoted_share
+from swe_gym.curation.audit_variants import ChangedFile, break_hunk, make_variants, split_sections
+from swe_gym.errors import GradingError, UsageError
+from swe_gym.grading.conditions import surround_plan
 from swe_gym.grading.diff import file_diff
+from swe_gym.grading.plan import read_plan
+from swe_gym.guests import bundle
+from swe_gym.sandboxes import SandboxSpec, open_sandbox
 from swe_gym.tasks import digest
-from swe_gym.types import FilesWorkspace, FolderWorkspace, Oracle, SandboxNeeds, Task
+from swe_gym.types import FilesWorkspace, FolderWorkspace, JsonObject, Oracle, SandboxNeeds, Task, TestCommand
 
 MODE = 0o100644
 PREFIX = sys.prefix
@@ -276,7 +284,7 @@ AFTER = (
 
 def test_variants_change_only_what_gold_does() -> None:
     gold = file_diff("a.py", BEFORE, AFTER, MODE, MODE) + file_diff("a.md", b"", b"new\n", None, MODE)
-    assert "".join(section.text for section in split_diff(gold)) == gold
+    assert "".join(section.text for section in split_sections(gold)) == gold
     files = [ChangedFile("a.py", BEFORE, AFTER)]
     variants = make_variants(gold, files, 20)
     assert [variant.kind for variant in variants if variant.kind == "hunk"] == ["hunk"]  # the other is a docstring
@@ -312,3 +320,199 @@ def test_what_is_not_behaviour_is_not_left_out(path: str, before: bytes, after: 
 
 def test_an_issue_that_shares_one_short_line_quotes_nothing() -> None:
     assert quoted_share(sound()) == 0.0
+
+
+def test_what_is_all_of_a_function_without_work_is_no_wrong_solution() -> None:
+    stubs = b"class C:\n    def a(self):\n        raise NotImplementedError\n\n    def b(self):\n        ...\n"
+    long = b"x = " + b" + ".join([b'"a"'] * 1100) + b"\n"
+    after = {"a.py": stubs, "long.py": long, "kept/__init__.py": b"", "a.pyi": b"x: str\n", "poetry.lock": b"2\n"}
+    before = {"long.py": b"x = 1\n", "a.pyi": b"x: int\n", "poetry.lock": b"1\n"}
+    modes = {path: MODE if path in before else None for path in after}
+    gold = "".join(file_diff(path, before.get(path), data, modes[path], MODE) for path, data in after.items())
+    files = [ChangedFile(path, before.get(path), data) for path, data in after.items() if path.endswith(".py")]
+    kinds = {(one.kind, one.path) for one in make_variants(gold, files, 99)}
+    assert {("hunk", "a.py"), ("hunk", "long.py")} == {one for one in kinds if one[0] in ("hunk", "function")}
+
+
+def test_sections_have_the_names_that_git_quotes_and_those_of_binary_files() -> None:
+    quoted = file_diff("caf\u00e9.py", b"a\n", b"b\n", MODE, MODE)
+    binary = "diff --git a/x.png b/x.png\nindex 1..2 100644\nGIT binary patch\nliteral 0\nHcmV?d00001\n\n"
+    moved = "diff --git a/old.py b/new.py\nsimilarity index 100%\nrename from old.py\nrename to new.py\n"
+    assert [one.path for one in split_sections(quoted + binary + moved)] == ["caf\u00e9.py", "x.png", "new.py"]
+
+
+# --- unasked ------------------------------------------------------------------------------------------------------
+
+PARSER = '''class C:
+    def decode(self):
+        """Read the first number of a text."""
+        match = 1
+        return match
+
+    def numbers(self):
+        return 2
+'''
+ASKING = '''import m
+def test_x():
+    """Read the first number."""
+    match = m.C().numbers(match=b"a".decode())
+'''
+
+
+def test_locals_docstrings_and_methods_of_builtins_are_not_asked_for() -> None:
+    task = make_task(PARSER, "", "C is missing", [], [])
+    task = task.model_copy(update={"oracle": task.oracle.model_copy(update={"fail_to_pass": ("test_m.py::test_x",)})})
+    files = [ChangedFile("m.py", OLD.encode(), PARSER.encode())]
+    assert find_asked(task, {"test_m.py": ASKING.encode()}, files) == (("numbers",), ())
+    assert find_asked(task, {"test_m.py": b"x = 1\n"}, files) is None
+
+
+def test_a_search_that_fails_is_not_an_answer() -> None:
+    files = [ChangedFile("m.py", b"a", b"b")]
+    with open_sandbox(SandboxSpec()) as sandbox:
+        assert find_in_history(sandbox, files) == []
+        sandbox.exec(["mkdir", ".git"])
+        assert find_in_history(sandbox, files) is None
+
+
+# --- runs that do not count -----------------------------------------------------------------------------------------
+
+PLAIN: dict[str, object] = {"hash seed": 1, "zone": 1, "clock": 1e9, "locale": 1, "folder": 1, "user": 1, "host": 1}
+OTHER = {**dict.fromkeys(PLAIN, 2), "clock": 2e9, "reversed": True, "stopped": True}
+
+
+def run_of(*bad: str, gold: bool = True, counts: bool = True, seen: dict[str, object] = PLAIN) -> Ends:
+    passed = {test: test not in bad and (gold or test != "a") for test in ("a", "b", "c")}
+    return Ends(passed, not bad, counts, False, seen, "a reason", 1.0)
+
+
+class Runs:
+    """Stands for the sandboxes: ends as a function of the conditions and the number of the run says, with gold."""
+
+    fixed, online = "", False
+
+    def __init__(self, end: Callable[[tuple[str, ...], int, int], Ends | GradingError]) -> None:
+        self.end, self.counts = end, Counter[tuple[object, ...]]()
+
+    def run(self, diff: str, names: Sequence[str] = (), *, clock: int = 0, **_: object) -> Ends:
+        if not diff:
+            return run_of(gold=False, seen=OTHER)
+        self.counts[*names, clock] += 1
+        end = self.end(tuple(names), clock, self.counts[*names, clock])
+        if isinstance(end, GradingError):
+            raise end
+        return end
+
+
+def stability(end: Callable[[tuple[str, ...], int, int], Ends | GradingError], gold: Ends | None = None) -> JsonObject:
+    found, oracle = Findings(), Oracle(gold_patch="gold", fail_to_pass=("a",), pass_to_pass=("b", "c"))
+    probe, empty = Runs(end), run_of(gold=False)
+    facts = Stability(probe, gold or run_of(), empty, oracle, found).find()  # type: ignore[arg-type]
+    return {**facts, "findings": [one.what for one in found.list], "not_tried": found.not_tried}
+
+
+def breaks(name: str, *tests: str, names: tuple[str, ...], clock: int) -> Ends:
+    return run_of(*(tests if name in names else ()), seen=OTHER if names or clock else PLAIN)
+
+
+@pytest.mark.parametrize("bad", [(("clock",), 0, 2), ((), 0, 1)])
+def test_a_second_run_that_does_not_count_makes_no_test_flaky_or_unstable(bad: tuple[object, ...]) -> None:
+    found = stability(
+        lambda names, clock, number: (
+            run_of("a", "b", "c", counts=False)
+            if (names, clock, number) == bad or ((names, clock) == bad[:2] == ((), 0))
+            else breaks("clock", "b", names=names, clock=clock)
+        )
+    )
+    assert (found["unstable"], found["flaky"]) == ({}, ())
+    assert found["conditions"]["clock"] == "not tried: a second run does not count: a reason"
+
+
+def test_a_run_an_hour_on_that_does_not_count_leaves_the_clock_open() -> None:
+    found = stability(
+        lambda names, clock, _: run_of("b", counts=False) if clock else breaks("clock", "b", names=names, clock=clock)
+    )
+    assert (found["unstable"], found["not_tried"]) == ({}, {"clock of b": "a run does not count"})
+
+
+def test_tests_of_which_nothing_is_seen_are_neither_flaky_nor_unstable() -> None:
+    found = stability(lambda names, _, __: run_of(*("abc" if names else ""), seen={}), run_of(seen={}))
+    assert (found["unstable"], found["flaky"], found["findings"]) == ({}, (), [])
+    assert found["conditions"]["user"] == "not tried: the process of the tests is no Python program that could tell"
+
+
+def test_a_condition_that_breaks_the_runner_or_every_test_is_told() -> None:
+    def end(names: tuple[str, ...], clock: int, _: int) -> Ends | GradingError:
+        return GradingError("no runner") if "user" in names else breaks("folder", *"abc", names=names, clock=clock)
+
+    found = stability(end)
+    assert (found["unstable"], found["flaky"]) == ({}, ())
+    assert found["conditions"]["user"] == "not tried: the run does not count: no runner"
+    assert found["conditions"]["folder"] == "not tried: it breaks every test"
+    assert found["findings"] == ["every test: folder. They are kept, because their environment may be to blame"]
+
+
+def test_the_run_without_work_does_not_take_back_what_the_run_with_gold_found() -> None:
+    class Unseen(Runs):
+        def run(self, diff: str, names: Sequence[str] = (), **options: object) -> Ends:
+            return super().run(diff, names, **options) if diff else run_of(gold=False, seen=PLAIN)  # type: ignore[arg-type]
+
+    oracle = Oracle(gold_patch="gold", fail_to_pass=("a",), pass_to_pass=("b", "c"))
+    runs = Unseen(lambda names, clock, _: breaks("order", "b", names=names, clock=clock))
+    found = Stability(runs, run_of(), run_of(gold=False), oracle, Findings()).find()  # type: ignore[arg-type]
+    assert (found["conditions"]["order"], found["unstable"]) == ("changed", {"b": ("order",)})
+
+
+def test_wrong_solutions_pass_without_the_tests_that_are_left_out() -> None:
+    assert run_of("b").passes({"b"})
+    assert not run_of("b").passes(())
+    assert not run_of("b", "c").passes({"b"})
+    assert not run_of("b", counts=False).passes({"b"})
+
+
+# --- conditions -----------------------------------------------------------------------------------------------------
+
+FLAT = """import unittest
+def leaves(suite):
+    return [suite] if isinstance(suite, unittest.TestCase) else [leaf for one in suite for leaf in leaves(one)]
+class Inner(unittest.TestCase):
+    def test_4(self): print(4)
+    def test_5(self): print(5)
+class T(unittest.TestCase):
+    def test_1(self): print(1)
+    def test_2(self): print(2)
+    def test_3(self):
+        print(3)
+        unittest.defaultTestLoader.loadTestsFromTestCase(Inner).run(unittest.TestResult())
+for _ in range(2):
+    unittest.TextTestRunner().run(unittest.TestSuite(leaves(unittest.defaultTestLoader.loadTestsFromTestCase(T))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "order", "noted"), [("report_a.py", "3452134521", True), ("a.py", "1234512345", False)]
+)
+def test_only_a_test_runner_has_its_order_reversed_and_notes_it(
+    program: str, order: str, noted: bool, tmp_path: Path
+) -> None:
+    """Suites that a runner flattens are reversed once, and those that a test runs not at all."""
+    (tmp_path / program).write_text(FLAT)
+    arguments = (str(tmp_path), 0, "", True, False)
+    (tmp_path / "sitecustomize.py").write_text(f"{bundle('conditions')}\nsurround{arguments!r}\n")
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, tmp_path / program], env=environment, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.replace("\n", "") == order
+    seen = tmp_path / "seen"
+    assert ("{'reversed': True}\n" in seen.read_text() if seen.exists() else False) is noted
+
+
+def test_a_call_that_only_runs_tests_stays_one_under_other_conditions() -> None:
+    plan = read_plan(TestCommand(test_cmd="PYTHONPATH=src python -m unittest a"), "/testbed")
+    assert plan.runner is not None
+    changed = surround_plan(plan, "/tmp/x", {"TZ": "Asia/Kolkata"}, reverse=True)
+    assert changed.runner is not None
+    assert (plan.runner.only_runs_tests, changed.runner.only_runs_tests) == (True, True)
+    assert changed.runner.before.endswith(" PYTHONPATH=/tmp/x:src python ")
+    assert changed.command.startswith("export TZ=Asia/Kolkata PYTEST_PLUGINS=")
