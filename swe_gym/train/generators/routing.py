@@ -121,27 +121,32 @@ class RoutedGenerator:
             WeightsLost: The last server lost the weights.
             PolicyError: No server answered.
         """
-        failed: set[int] = set()
+        failed: dict[int, PolicyError] = {}
         while True:
-            with self._router.place_of(prompt, self._down | failed) as place:
+            away = self._down.union(failed)
+            if failed:
+                last = [*failed.values()][-1]
+                if len(away) == len(self._servers):
+                    raise last
+                logger.warning("%s. Its conversations continue on other servers", last)
+            with self._router.place_of(prompt, away) as place:
                 try:
                     completion = self._servers[place].generate(
                         prompt, max_tokens=max_tokens, temperature=temperature, seed=seed
                     )
                 except PolicyError as error:
-                    failed.add(place)
-                    if not self._has_another(place, failed, error):
+                    if not self._may_another_answer(place, error):
                         raise
-                    logger.warning("%s. Its conversations continue on other servers", error)
+                    failed[place] = error
                     continue
             self._router.remember([*prompt, *completion.token_ids], place)
             return completion
 
-    def _has_another(self, place: int, failed: Collection[int], error: PolicyError) -> bool:
-        """Return whether another server may answer after an error. One that lost the weights gets no more requests."""
-        if isinstance(error, WeightsLost) and not self._drop(place):
-            return False
-        return error.reason in ("connection", "server") and len(self._down.union(failed)) < len(self._servers)
+    def _may_another_answer(self, place: int, error: PolicyError) -> bool:
+        """Return whether to ask another server after an error. One that lost the weights gets no more requests."""
+        if isinstance(error, WeightsLost):
+            return self._drop(place)
+        return error.reason in ("connection", "server")
 
     def _drop(self, place: int) -> bool:
         """Send no more requests to a server, unless it is the last one. Returns whether there are others."""
