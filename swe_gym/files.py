@@ -8,6 +8,7 @@ import json
 import lzma
 import math
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -286,3 +287,19 @@ def _literal(text: str) -> Json:
         return evaluate(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise ValueError("neither JSON nor a Python literal") from None
+
+
+_TEST_PATH = re.compile(
+    r"((.*/)?(tests|__tests__|src/test)|test|testing|specs?)/.*"
+    r"|(.*/)?(test_[^/]*|[^/]*_test|[^/]*\.(test|spec))\.\w+"
+    r"|(.*/)?(conftest|tests)\.py",
+    re.IGNORECASE,
+)
+
+
+def is_test_path(path: str) -> bool:
+    """Return whether a relative path is that of a test, in the layouts of common languages.
+
+    A package may have folders such as `django/test` and `numpy/testing`: these are not tests.
+    """
+    return _TEST_PATH.fullmatch(path) is not None

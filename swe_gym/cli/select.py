@@ -29,9 +29,10 @@ from .preflight import check_machine
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
     from ..selection import Candidate, Selection, SelectionSettings
+    from ..selection.choosing import ChoicePoint
 
-IN_SANDBOXES = {"tests", "hybrid"}
-"""Selectors that run tests."""
+WITHOUT_SANDBOXES = {"votes", "logprob", "judge"}
+"""Selectors that run nothing. Any other may ask for the scores of "tests"."""
 
 
 def select(
@@ -107,14 +108,20 @@ def _load_tasks(where: Where, ids: Sequence[str]) -> dict[str, Task]:
 def _settings(
     where: Where, tasks: Sequence[Task], names: Sequence[str], models: tuple[str, ...], base_url: str | None
 ) -> "SelectionSettings":
-    """Return what the selectors need. Sandboxes are checked if one of them runs tests."""
+    """Return what the selectors need. Sandboxes are checked if one of them may run tests."""
     from ..selection import SelectionSettings
 
     settings = SelectionSettings(workers=where.workers, models=models, base_url=base_url)
     fitting = [task for task in tasks if not task.oracle.in_place]
-    if IN_SANDBOXES.isdisjoint(names) and not any(":" in name for name in names):
+    if WITHOUT_SANDBOXES.issuperset(names):
         return settings
     return dataclasses.replace(settings, **vars(where.settings(fitting)))
+
+
+def _show_point(point: "ChoicePoint", tasks: int) -> str:
+    """Return a share with its interval, and its number of tasks if it is not that of the row."""
+    of = "" if point.tasks == tasks else f", {point.tasks} tasks"
+    return f"{percent(point.chosen)} ({percent(point.low)} to {percent(point.high)}{of})"
 
 
 def _print_selection(found: "Selection", path: Path) -> None:
@@ -126,7 +133,7 @@ def _print_selection(found: "Selection", path: Path) -> None:
         cells = []
         for result in found.results:
             point = next((point for point in result.points if point.k == k), None)
-            cells.append(f"{percent(point.chosen)} ({percent(point.low)} to {percent(point.high)})" if point else "")
+            cells.append(_show_point(point, any_point.tasks) if point else "")
         table.add_row(str(k), str(any_point.tasks), percent(any_point.random), *cells, percent(any_point.oracle))
     console.print(table)
     console.print()

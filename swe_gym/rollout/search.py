@@ -98,13 +98,16 @@ class JudgeValue:
         self._judge = ModelJudge(model, base_url)
 
     def __call__(self, env: SweEnv, turns: Sequence[tuple[str, str]]) -> NodeValue:  # noqa: ARG002  the patch tells
-        """Ask the model; without changes, return 0.
+        """Ask the model; without changes, or if two answers give no score, return 0.
 
         Raises:
             PolicyError: It did not answer.
         """
-        patch = env.sandbox.exec("git add -A -N . && git diff HEAD", timeout=60).text
-        return NodeValue(*self._judge.judge(env.task.problem_statement, patch)) if patch.strip() else NodeValue(0.0)
+        patch = env.patch()
+        if patch.rejected or not patch.changes:
+            return NodeValue(0.0)
+        score, usage = self._judge.judge(env.task.problem_statement, patch.diff())
+        return NodeValue(score or 0.0, usage)
 
     def close(self) -> None:
         """Close the connection."""

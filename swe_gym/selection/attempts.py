@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from ..errors import UsageError
+from ..files import is_test_path
 from ..grading import split_diff
 from ..trajectories import Trajectory
 from ..types import Frozen, JsonObject, Task
-
-IS_TEST = re.compile(
-    r"(.*/)?(tests?|testing|__tests__|specs?)/.*"
-    r"|(.*/)?(test_[^/]*|[^/]*_test|[^/]*\.(test|spec))\.\w+"
-    r"|(.*/)?(conftest|tests)\.py",
-    re.IGNORECASE,
-)
-"""Paths of tests, in the layouts of common languages."""
 
 
 class Candidate(Frozen):
@@ -55,12 +48,12 @@ class Candidate(Frozen):
     @functools.cached_property
     def work(self) -> str:
         """The part of the patch that changes no test."""
-        return "".join(part for names, part in split_diff(self.patch) if not all(map(IS_TEST.fullmatch, names)))
+        return "".join(part for names, part in split_diff(self.patch) if not all(map(is_test_path, names)))
 
     @functools.cached_property
     def tests(self) -> str:
         """The part of the patch that adds or changes tests."""
-        return "".join(part for names, part in split_diff(self.patch) if all(map(IS_TEST.fullmatch, names)))
+        return "".join(part for names, part in split_diff(self.patch) if all(map(is_test_path, names)))
 
 
 class TaskAttempts(NamedTuple):
@@ -123,6 +116,26 @@ class SelectionSettings:
     executor_options: JsonObject = dataclasses.field(default_factory=dict)
     models: tuple[str, ...] = ()
     base_url: str | None = None
+
+
+def check_models(settings: SelectionSettings) -> None:
+    """Check that a model can judge.
+
+    Raises:
+        UsageError: None is named.
+    """
+    if not settings.models:
+        raise UsageError("a judge needs a model: add --model NAME, and --base-url URL for a server of your own")
+
+
+def check_logprobs(tasks: Sequence[TaskAttempts]) -> None:
+    """Check that tokens were recorded.
+
+    Raises:
+        UsageError: No attempt has recorded tokens.
+    """
+    if not any(one.logprob is not None for attempts in tasks for one in attempts.candidates):
+        raise UsageError("the attempts have no recorded tokens, so there is no log-probability: use another selector")
 
 
 ScoresOf = Callable[[str], Sequence[Scores]]

@@ -32,7 +32,7 @@ from ..trajectories.statistics import (
 )
 from ..types import Frozen, Task
 from . import SELECTORS
-from .attempts import Candidate, Scores, SelectionSettings, TaskAttempts
+from .attempts import Candidate, Scores, SelectionSettings, TaskAttempts, check_logprobs, check_models
 
 FILE = "selection.json"
 
@@ -187,7 +187,7 @@ def select(
     match: str = "*",
     on_selector: Callable[[str], None] = lambda _: None,
 ) -> Selection:
-    """Choose among the attempts of a run, and write `selection.json`.
+    """Choose among the attempts of a run, and write `selection.json`, which replaces that of an earlier call.
 
     Args:
         folder: The run folder.
@@ -198,28 +198,57 @@ def select(
         on_selector: Called with the name of each selector before it scores.
 
     Raises:
-        UsageError: A selector is unknown or cannot work with these attempts; see `read_candidates` too.
+        UsageError: A selector is unknown or cannot work with these attempts: nothing ran. Or a selector returned
+            something else than scores: those before it are in the file. See `read_candidates` too.
     """
     found = read_candidates(folder, match)
     rows, chosen = found.of_tasks(tasks), {name: SELECTORS.load(name) for name in selectors}
+    for name in chosen:
+        _check_selector(name, rows, settings)
 
     @functools.cache
     def scores_of(name: str) -> Sequence[Scores]:
-        return SELECTORS.load(name)(rows, settings, scores_of)
+        return _check_scores(name, rows, SELECTORS.load(name)(rows, settings, scores_of))
 
-    results = []
-    for name in chosen:
-        on_selector(name)
-        results.append(measure(name, rows, scores_of(name), found.resolved))
     selection = Selection(
         run=folder.resolve().name,
         tasks=len(rows),
         attempts=sum(len(row.candidates) for row in rows),
-        results=tuple(results),
+        results=(),
         left_out=found.left_out,
     )
-    write_text(folder / FILE, selection.model_dump_json(indent=1) + "\n")
+    for name in chosen:
+        on_selector(name)
+        result = measure(name, rows, scores_of(name), found.resolved)
+        selection = selection.model_copy(update={"results": (*selection.results, result)})
+        write_text(folder / FILE, selection.model_dump_json(indent=1) + "\n")
     return selection
+
+
+def _check_selector(name: str, tasks: Sequence[TaskAttempts], settings: SelectionSettings) -> None:
+    """Check what a built-in selector needs, before any of them runs."""
+    if name in ("judge", "hybrid"):
+        check_models(settings)
+    if name == "logprob":
+        check_logprobs(tasks)
+
+
+def _check_scores(name: str, tasks: Sequence[TaskAttempts], scores: Sequence[Scores]) -> Sequence[Scores]:
+    """Return the scores of a selector, one for each attempt.
+
+    Raises:
+        UsageError: They are not.
+    """
+    if len(scores) != len(tasks):
+        raise UsageError(f"selector {name!r} returned scores of {len(scores)} tasks, not of {len(tasks)}")
+    for row, found in zip(tasks, scores, strict=True):
+        values = found.among(range(len(row.candidates)))
+        if len(values) != len(row.candidates) or not all(0 <= value <= 1 for value in values):
+            raise UsageError(
+                f"selector {name!r} must return a score from 0 to 1 for each of the {len(row.candidates)} attempts at "
+                f"task {row.task.task_id}, not {list(values)}"
+            )
+    return scores
 
 
 # --- how good the choices are -------------------------------------------------------------------------------
@@ -252,9 +281,7 @@ def measure(
     rows = [_Scored(row, found, tuple(resolved[row.task.task_id])) for row, found in zip(tasks, scores, strict=True)]
     counted = [row for row in rows if not row.scores.failure]
     differences = [_find_difference(row) for row in counted]
-    low, high = difference_interval(
-        [one.limit_denominator(len(row.resolved)) for one, row in zip(differences, counted, strict=True)]
-    )
+    low, high = difference_interval(differences, max((len(row.resolved) for row in counted), default=1))
     flat = [pair for row in counted for pair in zip(row.all, row.resolved, strict=True)]
     bins = score_bins([score for score, _ in flat], [good for _, good in flat])
     return SelectorResult(

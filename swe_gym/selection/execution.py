@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 TEST_FILE = re.compile(r"(test_.*|.*_test|tests)\.py")
 """Name of a file whose tests are run."""
 
-RETRIES = 10
-"""Runs that are tried again, each once, if their sandbox or their node fails."""
+NODE_RETRIES = 10
+"""Tries after the first of a run whose node is lost. A run whose sandbox fails is tried again once."""
 
 
 class SuiteRun(NamedTuple):
@@ -67,7 +67,8 @@ def score_by_tests(tasks: Sequence[TaskAttempts], settings: SelectionSettings, o
     """Score attempts by tests that everybody may see.
 
     An attempt that breaks a visible test scores half the share of them that still pass. Another one scores 0.5, and
-    half the mean over the attempts with tests of the share of those tests that pass on its work.
+    half the mean over the other attempts with tests of the share of those tests that pass on its work. An attempt
+    whose work loses its sandboxes scores 0 if other work does not.
     """
     runs: list[SuiteRun] = []
     for place, attempts in enumerate(tasks):
@@ -99,18 +100,37 @@ def _test_files(tests: str) -> list[str]:
 
 
 def _score(attempts: TaskAttempts, results: Mapping[tuple[str, str], RunOutcome]) -> Scores:
-    failures = [result.failure for result in results.values() if result.failure]
-    if failures:
-        return no_scores(failures[0])
-    passed = {pair: result.passed for pair, result in results.items()}
-    visible = [_kept(passed, one.work) for one in attempts.candidates]
+    lost, why = _find_lost(results)
+    if why:
+        return no_scores(why)
+    passed = {pair: result.passed for pair, result in results.items() if not result.failure}
+    visible = [0.0 if one.work in lost else _kept(passed, one.work) for one in attempts.candidates]
     suites = [one.tests if _test_files(one.tests) else "" for one in attempts.candidates]
+    if not passed.get(("", "")) and not any(suites):
+        return no_scores("no visible test passes at the start, and no attempt wrote tests")
     shares = [[_share(passed, one.work, tests) for tests in suites] for one in attempts.candidates]
 
     def among(places: Sequence[int]) -> list[float]:
-        return [_combine(visible[place], [shares[place][other] for other in places]) for place in places]
+        return [
+            _combine(visible[place], [shares[place][other] for other in places if other != place]) for place in places
+        ]
 
     return Scores(among, fixed=False)
+
+
+def _find_lost(results: Mapping[tuple[str, str], RunOutcome]) -> tuple[frozenset[str], str]:
+    """Return the work that loses its sandboxes, or why the task has no scores.
+
+    Tests that lose the sandbox on every work are to blame themselves: they do not count.
+    """
+    able = {tests for (_, tests), result in results.items() if not result.failure}
+    failures = [(work, one.failure) for (work, tests), one in results.items() if one.failure and tests in able]
+    lost, works = {work for work, _ in failures}, {work for work, _ in results if work}
+    if results and not able:
+        return frozenset(), next(one.failure for one in results.values())
+    if lost and (works <= lost or "" in lost):
+        return frozenset(), failures[0][1]
+    return frozenset(lost), ""
 
 
 def _kept(passed: Mapping[tuple[str, str], frozenset[str]], work: str) -> float:
@@ -122,7 +142,7 @@ def _kept(passed: Mapping[tuple[str, str], frozenset[str]], work: str) -> float:
 def _share(passed: Mapping[tuple[str, str], frozenset[str]], work: str, tests: str) -> float | None:
     """Return the share of an attempt's tests that pass on a work; None if they pass on none, or there are none."""
     known = frozenset[str]().union(*(found for (_, written), found in passed.items() if written == tests))
-    return len(passed[work, tests]) / len(known) if tests and known else None
+    return len(passed.get((work, tests), ())) / len(known) if tests and known else None
 
 
 def _combine(visible: float, shares: Sequence[float | None]) -> float:
@@ -136,9 +156,10 @@ def _combine(visible: float, shares: Sequence[float | None]) -> float:
 
 def _play(runs: Sequence[SuiteRun], workers: int, executor: Executor) -> Iterator[tuple[SuiteRun, RunOutcome]]:
     make = functools.partial(_make_job, runs)
-    with EpisodePool(make, workers=workers, retries=RETRIES, executor=executor) as pool:
+    with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=executor) as pool:
         for job in pool.run(range(len(runs))):
-            if (job.lost is not None or job.retryable) and job.number == 1 and pool.retry(job):
+            again = job.lost is not None or (job.retryable and job.number == 1)
+            if again and pool.retry(job):
                 continue
             yield runs[job.key], RunOutcome(failure=str(job.lost)) if job.lost is not None else job.outcome
 

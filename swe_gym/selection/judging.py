@@ -5,9 +5,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from ..errors import PolicyError, UsageError
+from ..errors import PolicyError
 from ..rollout.policies import ModelJudge
-from .attempts import Candidate, Scores, ScoresOf, SelectionSettings, TaskAttempts, fixed_scores, no_scores
+from .attempts import (
+    Candidate,
+    Scores,
+    ScoresOf,
+    SelectionSettings,
+    TaskAttempts,
+    check_models,
+    fixed_scores,
+    no_scores,
+)
 
 
 class _Judged(NamedTuple):
@@ -26,8 +35,7 @@ def score_by_judge(tasks: Sequence[TaskAttempts], settings: SelectionSettings, o
     Raises:
         UsageError: No model is named, or its server needs a key.
     """
-    if not settings.models:
-        raise UsageError("a judge needs a model: add --model NAME, and --base-url URL for a server of your own")
+    check_models(settings)
     asked = [
         (place, patch)
         for place, attempts in enumerate(tasks)
@@ -44,17 +52,22 @@ def score_by_judge(tasks: Sequence[TaskAttempts], settings: SelectionSettings, o
 
 def _ask_all(model: str, pairs: Sequence[tuple[str, str]], settings: SelectionSettings) -> list[_Judged]:
     """Return the answers of a model to pairs of issue and patch, in order."""
-    with contextlib.closing(ModelJudge(model, settings.base_url)) as judge:
+    # The judge is closed before the pool waits for its threads: their calls end at once.
+    with (
+        ThreadPoolExecutor(settings.workers) as pool,
+        contextlib.closing(ModelJudge(model, settings.base_url)) as judge,
+    ):
 
         def ask(pair: tuple[str, str]) -> _Judged:
             try:
                 score, usage = judge.judge(*pair)
             except PolicyError as error:
                 return _Judged(failure=str(error))
+            if score is None:
+                return _Judged(tokens=usage.tokens, failure=f"{model} gave no score to a patch")
             return _Judged(score, usage.tokens)
 
-        with ThreadPoolExecutor(settings.workers) as pool:
-            return list(pool.map(ask, pairs))
+        return list(pool.map(ask, pairs))
 
 
 def _mean(row: Sequence[_Judged]) -> _Judged:

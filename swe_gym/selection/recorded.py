@@ -5,9 +5,17 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from ..errors import UsageError
 from ..grading import split_diff
-from .attempts import Candidate, Scores, ScoresOf, SelectionSettings, TaskAttempts, fixed_scores, no_scores
+from .attempts import (
+    Candidate,
+    Scores,
+    ScoresOf,
+    SelectionSettings,
+    TaskAttempts,
+    check_logprobs,
+    fixed_scores,
+    no_scores,
+)
 
 COMMENT = re.compile(r"\s*#.*")
 """A line of Python with a comment only."""
@@ -65,8 +73,7 @@ def score_by_logprob(
     Raises:
         UsageError: No attempt has recorded tokens.
     """
-    if not any(one.logprob is not None for attempts in tasks for one in attempts.candidates):
-        raise UsageError("the attempts have no recorded tokens, so there is no log-probability: use another selector")
+    check_logprobs(tasks)
     return [_score_tokens(attempts.candidates) for attempts in tasks]
 
 

@@ -12,8 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs_on_disk import trajectory, write_run
 
+from swe_gym.cli.certify import Where
+from swe_gym.cli.select import _settings
 from swe_gym.errors import UsageError
+from swe_gym.rollout.policies.model_judge import SCORE, read_score
 from swe_gym.selection import Candidate, Scores, Selection, SelectionSettings, TaskAttempts, fixed_scores, select
+from swe_gym.selection.choosing import measure
+from swe_gym.selection.execution import RunOutcome, _score
 from swe_gym.selection.recorded import normalize_patch
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer
@@ -157,11 +162,40 @@ def test_a_selector_of_the_users_is_named_by_its_path(tmp_path: Path) -> None:
     assert [point.chosen for point in result.points] == [0.5, 1.0]
 
 
+def wrong_scores(tasks: list[TaskAttempts], settings: SelectionSettings, others: Any) -> list[Scores]:  # noqa: ARG001
+    return [fixed_scores([float("nan")])]
+
+
+def too_few(tasks: list[TaskAttempts], settings: SelectionSettings, others: Any) -> list[Scores]:  # noqa: ARG001
+    return []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("wrong_scores", "from 0 to 1"), ("too_few", "scores of 0 tasks, not of 1")]
+)
+def test_a_wrong_selector_is_named_and_keeps_the_others(tmp_path: Path, name: str, said: str) -> None:
+    run = write_run(tmp_path / "run", trajectory("t-0"), tasks=("t-0",))
+    with pytest.raises(UsageError, match=f"selector '{__name__}:{name}'.*{said}"):
+        select(run, tasks_of(1), ["votes", f"{__name__}:{name}"], SETTINGS)
+    assert [one.selector for one in Selection.model_validate_json((run / "selection.json").read_text()).results] == [
+        "votes"
+    ]
+
+
+def test_the_interval_is_of_the_difference_beside_it() -> None:
+    tasks = tasks_of(100)
+    rows = [TaskAttempts(task, tuple(Candidate(attempt=n, patch="") for n in range(4))) for task in tasks.values()]
+    scores = [fixed_scores([1, 1, 1, 0]) for _ in rows]
+    found = measure("x", rows, scores, dict.fromkeys(tasks, (True, False, False, False)))
+    assert found.difference == pytest.approx(1 / 12)
+    assert 0 < found.low < found.difference < found.high
+
+
 @pytest.mark.parametrize(("name", "said"), [("logprob", "no recorded tokens"), ("judge", "--model"), ("vote", "votes")])
 def test_what_cannot_choose_says_why(tmp_path: Path, name: str, said: str) -> None:
     run = write_run(tmp_path / "run", trajectory("t-0"), tasks=("t-0",))
     with pytest.raises(UsageError, match=said):
-        select(run, tasks_of(1), [name], SETTINGS)
+        select(run, tasks_of(1), ["votes", name], SETTINGS)
     assert not (run / "selection.json").exists()
 
 
@@ -198,6 +232,43 @@ def test_other_changes_have_other_forms() -> None:
         "",
     ]
     assert len({normalize_patch(Candidate(attempt=0, patch=patch)) for patch in others}) == len(others)
+
+
+def test_a_package_for_tests_is_work() -> None:
+    work = [change("x", path=path) for path in ("django/test/client.py", "numpy/testing/utils.py", "a/spec/b.py")]
+    tests = [change("x", path=path) for path in ("test/a.py", "a/tests/b.py", "src/test/java/A.java", "lib/a_test.go")]
+    one = Candidate(attempt=0, patch="".join([*work, *tests]))
+    assert (one.work, one.tests) == ("".join(work), "".join(tests))
+
+
+def test_lost_sandboxes_are_the_works_fault_only_where_others_keep_theirs() -> None:
+    """Tests that no work survives do not count; a task without a test has no scores."""
+    row = TaskAttempts(
+        tasks_of(1)["t-0"], (Candidate(attempt=0, patch=RIGHT + new_test("5")), Candidate(attempt=1, patch=WRONG))
+    )
+    good, lost = RunOutcome(frozenset({"a"})), RunOutcome(failure="SandboxLost: gone")
+    start = {("", ""): good, (RIGHT, ""): good}
+    assert _score(row, {**start, (WRONG, ""): lost}).among([0, 1]) == [0.5, 0.0]
+    bad_tests = {(RIGHT, new_test("5")): lost, (WRONG, new_test("5")): lost}
+    assert _score(row, {**start, (WRONG, ""): good, **bad_tests}).among([0, 1]) == [0.5, 0.5]
+    assert _score(row, {("", ""): good, (RIGHT, ""): lost, (WRONG, ""): lost}).failure == "SandboxLost: gone"
+    untested = row._replace(candidates=row.candidates[1:])
+    assert "no visible test" in _score(untested, {("", ""): RunOutcome(), (WRONG, ""): RunOutcome()}).failure
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [("SCORE: 85", 0.85), ("SCORE: 0.85", 0.85), ("SCORE: 1.0", 1.0), ("SCORE: 1", 0.01), ("SCORE = `90`/100", 0.9)],
+)
+def test_a_score_is_a_percentage_or_a_share(answer: str, score: float) -> None:
+    found = SCORE.findall(answer)
+    assert read_score(found[-1]) == score
+
+
+def test_a_selector_of_a_plugin_runs_in_the_sandboxes_of_the_run() -> None:
+    where = Where(None, None, "local", ["ttl=999"], 3, {"executor": None})
+    assert _settings(where, [], ["mine"], (), None).sandbox_options
+    assert not _settings(where, [], ["votes"], (), None).sandbox_options
 
 
 # --- with tests and a model ---------------------------------------------------------------------------------
@@ -264,10 +335,10 @@ def test_tests_and_a_judge_choose_by_the_command_line(
     found = json.loads((run / "selection.json").read_text())
     results = {result["selector"]: result for result in found["results"]}
     assert list(results) == ["votes", "tests", "judge", "hybrid"]
-    # Right ones pass two of three written suites, the wrong one the wrong suite, none no suite; one breaks a test.
-    assert results["tests"]["choices"]["calc"]["scores"] == pytest.approx([4 / 6, 5 / 6, 0.25, 0.5, 5 / 6])
+    # Of the others' suites, right work passes the right ones, wrong work the wrong one; one breaks a test.
+    assert results["tests"]["choices"]["calc"]["scores"] == pytest.approx([0.75, 0.75, 0.25, 0.5, 1.0])
     assert results["judge"]["choices"]["calc"]["scores"] == [0.2, 0.9, 0.2, 0.0, 0.9]
-    assert results["hybrid"]["choices"]["calc"]["best"] == [1, 4]
+    assert results["hybrid"]["choices"]["calc"]["best"] == [4]
     assert results["votes"]["choices"]["calc"]["best"] == [1, 4]
     assert results["judge"]["tokens"] > 0
     printed = capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 import re
 
-from ...errors import PolicyError
 from ...trajectories import Usage
 from ...types import JsonObject
 from .llm import LLMPolicies
@@ -20,7 +19,8 @@ SYSTEM = (
     "and breaks nothing."
 )
 
-SCORE = re.compile(r"SCORE:\s*\**\s*(\d{1,3})(?:\.\d+)?\b", re.IGNORECASE)
+SCORE = re.compile(r"SCORE[\s*`]*[:=][\s*`]*(\d+(?:\.\d+)?)", re.IGNORECASE)
+"""A score of an answer. From 0.0 to 1.0, with a point, it is a share; otherwise it is a percentage."""
 
 
 class ModelJudge:
@@ -39,11 +39,13 @@ class ModelJudge:
         limits = self._options
         self._client = limits.connect(timeout=limits.timeout, deadline=limits.deadline, retries=limits.retries)
 
-    def judge(self, issue: str, patch: str) -> tuple[float, Usage]:
+    def judge(self, issue: str, patch: str) -> tuple[float | None, Usage]:
         """Return the probability that a patch resolves an issue, and the usage of the answers.
 
+        The probability is None if two answers give no score.
+
         Raises:
-            PolicyError: The model did not answer, or gave no score twice.
+            PolicyError: The model did not answer.
         """
         shown = patch if len(patch) <= MOST_CHARS else f"{patch[:MOST_CHARS]}\n[... cut]"
         messages: list[JsonObject] = [
@@ -55,10 +57,16 @@ class ModelJudge:
             reply = self._client.complete({"model": self._options.model, "messages": messages})
             usage += reply.usage.priced(self._options.price)
             if found := SCORE.findall(reply.message["content"] or ""):
-                return min(int(found[-1]), 100) / 100, usage
-        raise PolicyError(f"{self._options.model} gave no score to a patch", reason="bad_reply")
+                return read_score(found[-1]), usage
+        return None, usage
 
     def close(self) -> None:
         """Close the connection: waiting calls raise `PolicyError`."""
         self._client.close()
         self._options.close()
+
+
+def read_score(number: str) -> float:
+    """Return the number of a score as a probability: "85" and "0.85" are both 0.85."""
+    value = float(number)
+    return value if "." in number and value <= 1 else min(value, 100.0) / 100

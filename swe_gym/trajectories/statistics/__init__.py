@@ -102,7 +102,7 @@ def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
 # --- the difference of two policies on the same tasks -------------------------------------------------------
 
 
-def difference_interval(differences: Sequence[Fraction]) -> tuple[float, float]:
+def difference_interval(differences: Sequence[Fraction], attempts: int | None = None) -> tuple[float, float]:
     """Return the 95 % confidence interval of the mean difference between two policies on the same tasks.
 
     It is the adjusted Wald interval of Bonett and Price (2012, Journal of Educational and Behavioral Statistics 37,
@@ -112,8 +112,9 @@ def difference_interval(differences: Sequence[Fraction]) -> tuple[float, float]:
 
     Args:
         differences: Difference of the share of resolved attempts, by task.
+        attempts: Attempts per task; None: the largest denominator of a difference.
     """
-    attempts = max((difference.denominator for difference in differences), default=1)
+    attempts = attempts or max((difference.denominator for difference in differences), default=1)
     values = [*map(float, differences), attempts**-0.5, -(attempts**-0.5)]
     mean = sum(values) / len(values)
     variance = sum((value - mean) ** 2 for value in values) / len(values)
