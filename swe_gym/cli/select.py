@@ -28,8 +28,7 @@ from .options import (
 from .preflight import check_machine
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
-    from ..selection import Candidate, Selection, SelectionSettings
-    from ..selection.choosing import ChoicePoint
+    from ..selection import Candidate, Selection, SelectionSettings, SelectorResult
 
 WITHOUT_SANDBOXES = {"votes", "logprob", "judge"}
 """Selectors that run nothing. Any other may ask for the scores of "tests"."""
@@ -118,8 +117,11 @@ def _settings(
     return dataclasses.replace(settings, **vars(where.settings(fitting)))
 
 
-def _show_point(point: "ChoicePoint", tasks: int) -> str:
-    """Return a share with its interval, and its number of tasks if it is not that of the row."""
+def _show_point(result: "SelectorResult", k: int, tasks: int) -> str:
+    """Return the share of a choice among k with its interval, and the number of its tasks if it is not the row's."""
+    point = next((point for point in result.points if point.k == k), None)
+    if point is None:
+        return ""
     of = "" if point.tasks == tasks else f", {point.tasks} tasks"
     return f"{percent(point.chosen)} ({percent(point.low)} to {percent(point.high)}{of})"
 
@@ -130,10 +132,7 @@ def _print_selection(found: "Selection", path: Path) -> None:
     rows = {point.k: point for point in points}  # of the selector with most tasks
     table = make_table("k", "tasks", "random", *(result.selector for result in found.results), "oracle")
     for k, any_point in sorted(rows.items()):
-        cells = []
-        for result in found.results:
-            point = next((point for point in result.points if point.k == k), None)
-            cells.append(_show_point(point, any_point.tasks) if point else "")
+        cells = [_show_point(result, k, any_point.tasks) for result in found.results]
         table.add_row(str(k), str(any_point.tasks), percent(any_point.random), *cells, percent(any_point.oracle))
     console.print(table)
     console.print()

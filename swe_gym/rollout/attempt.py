@@ -111,7 +111,7 @@ class EpisodeJob(Job[Key]):
         try:
             with contextlib.closing(self._env):
                 policy = self._make_policy(self._env)
-                settings = EpisodeSettings(self._budget, self._begin, self._add_turn)
+                settings = EpisodeSettings(self._budget, self._begin, self._add_turn, self._add_usage)
                 self._episode = make_episode(self._env, policy, settings)
                 branch = {"checkpoint": self._point} if self._point else {}
                 record = self._episode.play(seed=self._seed, options={"task_id": self._task_id, **branch})
@@ -243,6 +243,9 @@ class EpisodeJob(Job[Key]):
         if not (turn.terminated or turn.truncated):
             self._leave_if_cancelled()
 
+    def _add_usage(self, usage: Usage) -> None:  # noqa: ARG002  a subclass counts it
+        self._leave_if_cancelled()
+
     def _leave_if_cancelled(self) -> None:
         """End a try that was cancelled before there was a sandbox to close."""
         if self.cancelled:
@@ -303,6 +306,10 @@ class _Stream:
 
     def add(self, turn: Turn) -> None:
         self._link.emit(("turn", turn))
+
+    def spend(self, usage: Usage) -> None:
+        """Send the usage of a search, which has no turns before its end."""
+        self._link.emit(("used", usage))
 
     def close(self) -> None: ...
 
@@ -419,6 +426,8 @@ class Try(EpisodeJob[EpisodeKey]):
                 self.used += turn.usage
                 if self._file is not None:
                     self._file.add(turn)
+            case ("used", usage):
+                self.used += usage
             case _:
                 return super().receive(event)
         return None
@@ -449,6 +458,12 @@ class Try(EpisodeJob[EpisodeKey]):
         self.used += turn.usage
         if self._file is not None:
             self._file.add(turn)
+
+    def _add_usage(self, usage: Usage) -> None:
+        super()._add_usage(usage)
+        self.used += usage
+        if isinstance(self._file, _Stream):
+            self._file.spend(usage)
 
     def _sign(self, record: Trajectory, **changes: object) -> Trajectory:
         """Return the record with everything that only the run knows."""

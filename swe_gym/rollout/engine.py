@@ -17,8 +17,9 @@ from typing import NamedTuple
 from pydantic import Field
 
 from ..envs import shared_source
-from ..errors import SweGymError, UsageError
+from ..errors import SweGymError, TaskError, UsageError
 from ..sandboxes import WarmPool, load_backend
+from ..tasks import TaskSource
 from ..trajectories import ModelServer, Trajectory, Usage
 from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
 from ..types import Frozen, JsonObject
@@ -26,7 +27,7 @@ from .attempt import Try, now
 from .executors import ON_THIS_MACHINE, open_executor
 from .plan import Plan, hash_config, without_secrets
 from .policies import PolicyFactory, make_players
-from .policies.base import AsksServer
+from .policies.base import AsksServer, ChecksTasks
 from .pool import EpisodePool, Executor
 from .progress import Progress, RolloutBudget, Tally, check_price
 
@@ -139,6 +140,7 @@ def rollout(
     with contextlib.ExitStack() as stack:
         if policies is None:
             stack.callback(factory.close)
+        _check_playable(plan, source, tasks, factory)
         server = _server_of(factory, plan, options)
         info = _run_info(plan, folder, options, config, tasks, server)
         run_folder = stack.enter_context(RunFolder(folder, info, any_server=options.any_server))
@@ -194,6 +196,23 @@ def _check_tasks(plan: Plan, known: Sequence[str]) -> tuple[str, ...]:
     if len(set(tasks)) < len(tasks):
         raise UsageError("the plan names a task twice: set attempts instead")
     return tasks
+
+
+def _check_playable(plan: Plan, source: TaskSource, tasks: Sequence[str], factory: PolicyFactory) -> None:
+    """Refuse tasks that the policy cannot play. Broken tasks are left to their episodes."""
+    if not isinstance(factory, ChecksTasks):
+        return
+    refused = []
+    for task_id in tasks:
+        with contextlib.suppress(TaskError):
+            task = source.get(task_id)
+            try:
+                factory.check_task(task)
+            except TaskError as error:
+                refused.append(str(error))
+    if refused:
+        count = f"{len(refused)} of the {len(tasks)} tasks"
+        raise UsageError(f"the policy {plan.policy!r} cannot play {count}, for example: {refused[0]}")
 
 
 def _executor_options(options: RolloutOptions, config: JsonObject) -> JsonObject:

@@ -11,7 +11,9 @@ import dataclasses
 import heapq
 import inspect
 import itertools
+import logging
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -19,12 +21,24 @@ import gymnasium
 
 from ..actions import parse_action
 from ..envs import EpisodeCheckpoint, SweEnv
-from ..errors import ActionError, GradingError, PolicyError, UsageError, unknown_name
-from ..grading import find_statuses
+from ..errors import (
+    ActionError,
+    DiffError,
+    GradingError,
+    PolicyError,
+    SandboxClosed,
+    SandboxError,
+    TaskError,
+    UsageError,
+    unknown_name,
+)
+from ..files import is_test_path
+from ..grading import Patch, apply_diff, find_statuses
+from ..grading.in_place import steps_of
 from ..registry import Registry
 from ..spaces import Info
 from ..trajectories import ModelServer, PolicyInfo, Prices, Trajectory, Turn, Usage
-from ..types import JsonObject, TestStatus
+from ..types import JsonObject, Task, TestStatus
 from .episode import RecordedEpisode
 from .policies import (
     ENDING,
@@ -38,6 +52,8 @@ from .policies import (
 )
 from .policies.base import AsksServer, swe_env
 
+logger = logging.getLogger(__name__)
+
 Kind = Literal["best", "beam"]
 
 GOAL = 1.0
@@ -45,6 +61,9 @@ GOAL = 1.0
 
 STRIDE = 7919
 """Distance of the seeds of two expansions."""
+
+LOST = 3
+"""Branches in a row whose failure ends the search."""
 
 
 class NodeValue(NamedTuple):
@@ -66,22 +85,65 @@ It may run commands in `env.sandbox`: what they leave behind is dropped.
 """
 
 
-def value_by_tests(env: SweEnv, turns: Sequence[tuple[str, str]]) -> NodeValue:  # noqa: ARG001  the files tell
-    """Return the share of the visible tests that pass.
+class VisibleTests:
+    """The share of the visible tests that pass.
+
+    The tests are those of the first point of the search, without skipped ones and expected failures. The work's
+    changes to test files are undone before they run, so no work gains by fewer or weaker tests.
+    """
+
+    def __init__(self) -> None:
+        self._known = weakref.WeakKeyDictionary[SweEnv, tuple[str, frozenset[str]]]()
+
+    def check_task(self, task: Task) -> None:
+        """Refuse a task without visible tests.
+
+        Raises:
+            TaskError: It has none.
+        """
+        if not task.eval_cmd:
+            raise TaskError(
+                f"task {task.task_id} has no visible tests to value its work by: set policy.value to judge or to a "
+                "function of yours, or leave the task out"
+            )
+
+    def __call__(self, env: SweEnv, turns: Sequence[tuple[str, str]]) -> NodeValue:
+        """Run the tests."""
+        try:
+            _undo_tests(env)
+            statuses = find_statuses(env.task, env.sandbox, env.task.eval_cmd)
+        except (TaskError, GradingError):  # the work keeps the tests from running
+            statuses = {}
+        counted = frozenset(test for test, status in statuses.items() if status not in UNCOUNTED)
+        task_id = env.task.task_id
+        if not turns or self._known.get(env, ("",))[0] != task_id:
+            self._known[env] = task_id, counted
+        wanted = self._known[env][1] or counted
+        passed = [test for test in wanted if statuses.get(test) is TestStatus.PASSED]
+        return NodeValue(len(passed) / max(1, len(wanted)))
+
+
+UNCOUNTED = (TestStatus.SKIPPED, TestStatus.XFAILED, TestStatus.XPASSED)
+"""Statuses of tests that say nothing of the work."""
+
+
+def _undo_tests(env: SweEnv) -> None:
+    """Make the test files in the sandbox those of the task's start.
 
     Raises:
-        UsageError: The task has none.
+        DiffError: The work is too large to be read, or in the way.
     """
-    if not env.task.eval_cmd:
-        raise UsageError(
-            f"task {env.task.task_id} has no visible tests to value its work by: set policy.value to judge or to a "
-            "function of yours"
+    patch = env.patch()
+    if patch.rejected:
+        raise DiffError(patch.rejected)
+    undone = [
+        change.model_copy(
+            update={"old": change.new, "new": change.old, "old_mode": change.new_mode, "new_mode": change.old_mode}
         )
-    try:
-        statuses = list(find_statuses(env.task, env.sandbox, env.task.eval_cmd).values())
-    except GradingError:  # the work keeps the tests from running
-        return NodeValue(0.0)
-    return NodeValue(statuses.count(TestStatus.PASSED) / max(1, len(statuses)))
+        for change in patch.changes
+        if is_test_path(change.path)
+    ]
+    apply_diff(env.sandbox, Patch(changes=tuple(undone)).diff(), what="the tests of the start")
 
 
 class JudgeValue:
@@ -116,7 +178,7 @@ class JudgeValue:
 
 VALUES = Registry[ValueFunction | Callable[..., ValueFunction]](
     "value function",
-    {"tests": "swe_gym.rollout.search:value_by_tests", "judge": "swe_gym.rollout.search:JudgeValue [llm]"},
+    {"tests": "swe_gym.rollout.search:VisibleTests", "judge": "swe_gym.rollout.search:JudgeValue [llm]"},
     group="swe_gym.values",
 )
 
@@ -128,15 +190,13 @@ def _make_value(name: str, options: JsonObject) -> Any:
         UsageError: The name or an option is unknown.
     """
     kind = VALUES.load(name)
-    if not inspect.isclass(kind):
-        if options:
-            raise UsageError(f"value function {name!r} takes no options: leave out policy.value_options")
-        return kind
-    wanted = list(inspect.signature(kind).parameters)
+    wanted = list(inspect.signature(kind).parameters) if inspect.isclass(kind) else []
+    if options and not wanted:
+        raise UsageError(f"value function {name!r} takes no options: leave out policy.value_options")
     for option in options:
         if option not in wanted:
             raise unknown_name(f"option of value function {name!r}:", option, wanted)
-    return kind(**options)
+    return kind(**options) if inspect.isclass(kind) else kind
 
 
 class TreeOptions(NamedTuple):
@@ -145,9 +205,11 @@ class TreeOptions(NamedTuple):
     Attributes:
         search: "best" expands the node with the best value once, and goes on; "beam" expands the best nodes of a
             depth.
-        branches: Actions that are tried at a node; by "best" again as many, once all nodes have had theirs.
+        branches: Actions that are asked for at a node; by "best" again as many, once all nodes have had theirs, except
+            at nodes whose work can be submitted.
         beam: Nodes that are kept at each depth.
-        tool_calls: Tool calls after which the best work is submitted.
+        tool_calls: Tool calls after which the best work is submitted. So it is after `branches` times as many proposed
+            actions, each of which takes a sandbox and a request of the inner policy.
         tokens: Tokens of all models after which it is; None sets no limit.
     """
 
@@ -182,9 +244,29 @@ class TreePolicies:
         check_resumes(made)
         return made  # type: ignore[no-any-return]  # a player cannot resume
 
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that cannot be searched. A value function may have such a method, too.
+
+        Raises:
+            TaskError: It has several steps, or the value function refuses it.
+        """
+        if len(steps_of(task)) > 1:
+            raise TaskError(
+                f"task {task.task_id} has several steps, which tree cannot search: use the policy "
+                f"{self.facts['inner']!r}, or leave the task out"
+            )
+        if check := getattr(self._value, "check_task", None):
+            check(task)
+
     def evaluate(self, env: SweEnv, turns: Sequence[tuple[str, str]]) -> NodeValue:
-        """Return the value of a running episode."""
+        """Return the value of a running episode.
+
+        Raises:
+            UsageError: It is not from 0 to 1.
+        """
         found: NodeValue = self._value(env, turns)
+        if not 0 <= found.value <= 1:
+            raise UsageError(f"value function {self.facts['value']!r} must return 0 to 1, not {found.value}")
         return found
 
     def close(self) -> None:
@@ -327,7 +409,8 @@ class TreeEpisode(RecordedEpisode):
         self._report = PolicyReport()
         self._usage = Usage()
         self._calls = self._values = self._proposals = 0
-        self._seconds_of = {"tools": 0.0, "policy": 0.0}
+        self._seconds_of = {"start": 0.0, "tools": 0.0, "policy": 0.0, "values": 0.0}
+        self._losses = 0  # branches in a row
         self._failed = False
         self._width = self._options.branches
         self._nodes: list[TreeNode] = []
@@ -337,7 +420,9 @@ class TreeEpisode(RecordedEpisode):
         """Do nothing: the inner policy can continue an episode."""
 
     def _play_turns(self, observation: str, info: Info) -> None:  # noqa: ARG002  it is in the checkpoint
+        self._policies.check_task(self._swe_env.task)
         self._start, self._info = self._recorder.trajectory, info
+        self._seconds_of["start"] += self._start.seconds.get("start", 0.0)
         root = self._add_node((), PolicyReport())
         for _ in {"best": self._search_best, "beam": self._search_beams}[self._options.search](root):
             if self._is_over():
@@ -346,11 +431,12 @@ class TreeEpisode(RecordedEpisode):
             self._submit(max(self._nodes, key=lambda node: node.rank))
 
     def _is_over(self) -> bool:
-        """Whether the search ends: the goal, a budget, or a failed sandbox."""
+        """Whether the search ends: the goal, a budget, or sandboxes that fail in a row."""
         options, spent = self._options, time.monotonic() - self._started
         return (
             self._failed
             or self._calls >= options.tool_calls
+            or self._proposals >= options.branches * options.tool_calls
             or (options.tokens is not None and self._usage.tokens >= options.tokens)
             or bool(self._settings.budget.used_up(self._usage, spent))
             or any(node.submits and node.value >= GOAL for node in self._nodes)
@@ -374,7 +460,7 @@ class TreeEpisode(RecordedEpisode):
             if not heap and not more and len(self._nodes) > known:
                 known = len(self._nodes)
                 self._width += self._options.branches
-                more = self._nodes
+                more = list(filter(self._is_open, self._nodes))
             for one in more:
                 heapq.heappush(heap, (-one.value, -one.point.turn, next(order), one))
 
@@ -391,8 +477,8 @@ class TreeEpisode(RecordedEpisode):
             level = sorted(found, key=lambda node: -node.value)[: self._options.beam]
 
     def _is_open(self, node: TreeNode) -> bool:
-        """Whether another action may be tried at a node."""
-        return node.proposals < self._width
+        """Whether another action may be asked for at a node."""
+        return node.proposals < (self._options.branches if node.submits else self._width)
 
     def _is_last(self, node: TreeNode) -> bool:
         """Whether the next turn ends the episode, so that it is left to the submission."""
@@ -406,8 +492,10 @@ class TreeEpisode(RecordedEpisode):
         self.phase = "reset"  # a failing sandbox is nobody's fault
         point = self._swe_env.checkpoint()
         self.phase = "policy"
+        before = time.monotonic()
         value = self._policies.evaluate(self._swe_env, self._seen(point))
-        self._usage += value.usage
+        self._seconds_of["values"] += time.monotonic() - before
+        self._spend(value.usage)
         self._values += 1
         self._nodes.append(TreeNode(point, value.value, turns, report))
         return self._nodes[-1]
@@ -415,10 +503,37 @@ class TreeEpisode(RecordedEpisode):
     def _seen(self, point: EpisodeCheckpoint) -> list[tuple[str, str]]:
         return point.answered(self._swe_env.config["max_observation"])
 
+    def _spend(self, usage: Usage) -> None:
+        self._usage += usage
+        if self._settings.on_usage is not None:
+            self._settings.on_usage(usage)
+
     def _expand(self, node: TreeNode) -> TreeNode | None:
-        """Try an action at a node. Return the new node; None if there is none."""
+        """Try an action at a node. Return the new node; None if there is none.
+
+        A branch that fails is given up: its sandbox did not start, was lost or holds too much, or a model did not
+        answer. The search goes on, unless `LOST` of them fail in a row.
+
+        Raises:
+            SandboxError, PolicyError: The failure of the last of them.
+        """
         node.proposals += 1
         self._proposals += 1
+        before = self._losses
+        try:
+            child = self._try_action(node)
+        except SandboxClosed:  # the episode was cancelled
+            raise
+        except (SandboxError, PolicyError) as error:
+            self._losses += 1
+            if self._losses >= LOST:
+                raise
+            logger.warning("a branch is given up: %s", error)
+            return None
+        self._losses = self._losses if self._losses > before else 0
+        return child
+
+    def _try_action(self, node: TreeNode) -> TreeNode | None:
         observation = self._go_to(node)
         action, report, seconds = self._ask(node, observation)
         if action is None or action in node.tried:
@@ -434,7 +549,8 @@ class TreeEpisode(RecordedEpisode):
         self._calls += 1
         self._path = (*node.turns, turn)
         if turn.terminated or turn.truncated:  # a limit: the rest of this branch is lost
-            self._failed = turn.info["outcome"] == "infra_failed"
+            self._losses += turn.info["outcome"] == "infra_failed"
+            self._failed = self._losses >= LOST
             return None
         return self._add_node(self._path, report)
 
@@ -443,7 +559,8 @@ class TreeEpisode(RecordedEpisode):
         self.phase = "reset"
         self._path = node.turns
         observation, self._info = self._recorder.reset(seed=node.point.seed, options={"checkpoint": node.point})
-        return observation
+        self._seconds_of["start"] += self._recorder.trajectory.seconds.get("start", 0.0)
+        return node.turns[-1].observation if node.turns else observation  # as recorded, without a word of the sandbox
 
     def _ask(self, node: TreeNode, observation: str) -> tuple[str | None, PolicyReport, float]:
         """Return an action, the report and the seconds; no action if the context of the model is full."""
@@ -462,7 +579,7 @@ class TreeEpisode(RecordedEpisode):
         finally:
             if isinstance(policy, ReportingPolicy):
                 self._report = report = policy.report()
-                self._usage += report.usage
+                self._spend(report.usage)
             seconds = time.monotonic() - before
             self._seconds_of["policy"] += seconds
         return action, report, seconds
@@ -482,8 +599,6 @@ class TreeEpisode(RecordedEpisode):
         self._recorder.step(action)
         turn = self._recorder.turns[-1].model_copy(update={"policy_seconds": seconds, "usage": report.usage})
         self._seconds_of["tools"] += turn.seconds
-        if self._settings.on_turn is not None:
-            self._settings.on_turn(turn)
         return turn
 
     def _submit(self, node: TreeNode) -> None:
@@ -505,7 +620,6 @@ class TreeEpisode(RecordedEpisode):
         inner = self._report.policy
         searched = {"tool_calls": self._calls, "values": self._values, "proposals": self._proposals}
         options = {**inner.options, **self._policies.facts, "searched": searched}
-        spent = {**self._seconds_of, "start": start.seconds.get("start", 0.0)}
         return record.model_copy(
             update={
                 "policy": PolicyInfo(name="tree", model=inner.model, sampling=inner.sampling, options=options),
@@ -516,6 +630,6 @@ class TreeEpisode(RecordedEpisode):
                 "messages": self._report.messages,
                 "usage": self._usage,
                 "reward": sum(turn.reward for turn in self._path) if self._path else record.reward,
-                "seconds": self._seconds(record, **spent),
+                "seconds": self._seconds(record, **self._seconds_of),
             }
         )

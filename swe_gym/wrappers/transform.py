@@ -20,7 +20,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from ..actions import parse_action, render_call
 from ..envs import EpisodeCheckpoint, SweEnv, ToolEnv
-from ..errors import ActionError, UsageError
+from ..errors import ActionError, SandboxError, UsageError
 from ..grading import Patch
 from ..sandboxes import Snapshot
 from ..spaces import AnyEnv, AnyWrapper, Array, Info, Obs, ResetResult, StepResult, Unicode
@@ -57,6 +57,10 @@ class TruncateObservation(gymnasium.ObservationWrapper[str, str, str], RecordCon
         return bound(observation, self._max_length)
 
 
+MOST_SIGNED = 8 << 20
+"""Bytes of written files that a signature reads."""
+
+
 class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
     """Names the state of an episode after each step, so that equal states are found: within it, and among episodes.
 
@@ -65,9 +69,14 @@ class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArg
     `info["same_as"]` (int) is the first turn of the episode with the same signature, or -1: a step that changed
     nothing and showed nothing new is a loop. At the end of an episode they are "" and -1.
 
-    Signatures of one task compare between episodes on one backend. Caches, which are never part of the work, and times
-    of files do not count. A file that was written counts as written even if its content is as before, and an
-    observation with a time in it is new each time: equal states may get two signatures, but no two states get one.
+    Signatures of one task compare between episodes on one backend. Git's own files, environments and caches, which are
+    never part of the work, and times of files do not count. So states that differ only in these, in running programs,
+    or in what a tool remembers, share a signature. Equal states may get two: a file counts as written even if its
+    content is as before, a folder in which a cache was made counts as changed, and an observation with a time in it is
+    new each time.
+
+    At each step, everything that was written since the start is read. If that is more than 8 MB or cannot be read,
+    there is no signature: "" and -1.
 
     Apply it directly to the environment.
 
@@ -108,8 +117,16 @@ class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArg
             info = self._sign(info)
         return observation, float(reward), terminated, truncated, info
 
+    def end(self, limit: str) -> StepResult[str]:
+        """End the episode as `SweEnv.end` does."""
+        observation, reward, terminated, truncated, info = self.env.get_wrapper_attr("end")(limit)
+        return observation, reward, terminated, truncated, {**info, "signature": "", "same_as": -1}
+
     def _sign(self, info: Info) -> Info:
-        files = describe_files(self._swe_env.sandbox.snapshot())
+        try:
+            files = describe_files(self._swe_env.sandbox.snapshot(max_bytes=MOST_SIGNED))
+        except SandboxError:  # too much, or the sandbox was lost, which the next step tells
+            return {**info, "signature": "", "same_as": -1}
         signature = _digest(json.dumps([files, sorted(self._shown)]))[:32]
         first = self._turns.setdefault(signature, info["turn"])
         return {**info, "signature": signature, "same_as": first if first != info["turn"] else -1}

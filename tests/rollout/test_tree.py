@@ -11,15 +11,15 @@ import gymnasium
 import pytest
 
 from swe_gym.envs import SweEnv
-from swe_gym.errors import UsageError
-from swe_gym.rollout import RolloutBudget, play, replay_trajectory
+from swe_gym.errors import PolicyError, TaskError, UsageError
+from swe_gym.rollout import Plan, RolloutBudget, play, replay_trajectory, rollout
 from swe_gym.rollout.policies import PolicyReport, make_policies
 from swe_gym.rollout.policies.base import AsksServer
-from swe_gym.rollout.search import STRIDE, NodeValue
+from swe_gym.rollout.search import STRIDE, NodeValue, VisibleTests
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 from swe_gym.trajectories import PolicyInfo, Trajectory, Usage
-from swe_gym.types import FolderWorkspace, Task
+from swe_gym.types import FolderWorkspace, RewardScript, Task, TaskStep
 
 
 def act(name: str, **arguments: Any) -> str:
@@ -209,5 +209,73 @@ def test_what_cannot_search_is_refused(visible: Make, options: dict[str, Any], s
 
 
 def test_a_task_without_visible_tests_needs_another_value(env_of_adder: Make) -> None:
-    with pytest.raises(UsageError, match="adder has no visible tests to value its work by"):
+    with pytest.raises(TaskError, match="adder has no visible tests to value its work by"):
         search(env_of_adder())
+
+
+def test_tasks_that_cannot_be_searched_are_refused_before_the_start(adder: Task, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    steps = tuple(TaskStep(name=name, instruction="Do.", script=RewardScript(), timeout=9) for name in "ab")
+    stepped = adder.model_copy(
+        update={
+            "task_id": "stepped",
+            "eval_cmd": "true",
+            "oracle": adder.oracle.model_copy(update={"evaluation": RewardScript(steps=steps)}),
+        }
+    )
+    for task, said in ((adder, "adder has no visible tests"), (stepped, "stepped has several steps")):
+        write_tasks([adder.model_copy(update={"task_id": "fine", "eval_cmd": "true"}), task], path)
+        options = {"inner": f"{__name__}:Noisy"}
+        plan = Plan(source="file", source_options={"path": str(path)}, policy="tree", policy_options=options)
+        with pytest.raises(UsageError, match=f"'tree' cannot play 1 of the 2 tasks, for example: task {said}"):
+            rollout(plan, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class Steady(Noisy):
+    """Writes another file each time, then submits; fails as it is told at its second proposal and after it."""
+
+    def __init__(self, env: gymnasium.Env[str, str], fails: str = "", until: int = 2, seed: int = 0) -> None:
+        super().__init__(env, seed=seed)
+        self._fails, self._until, self._number = fails, until, seed // STRIDE
+
+    def act(self, observation: str) -> str:  # noqa: ARG002
+        if 2 <= self._number <= self._until and self._fails == "server":
+            raise PolicyError("the server is busy", reason="server", retryable=True)
+        if 2 <= self._number <= self._until and self._fails == "large":
+            return shell("truncate -s 300M large")
+        self._turn += 1
+        return [REPAIR, shell(f"echo {self._number} > notes"), SUBMIT][min(self._turn, 3) - 1]
+
+
+def half(env: SweEnv, turns: Sequence[tuple[str, str]]) -> NodeValue:  # noqa: ARG001
+    return NodeValue(0.5)
+
+
+def test_a_budget_of_tool_calls_bounds_requests(visible: Make) -> None:
+    """No value reaches the goal, so the search never has enough."""
+    record = search(visible(), inner=f"{__name__}:Steady", value=f"{__name__}:half", tool_calls=4, branches=2)
+    assert record.usage.calls == 8
+    assert record.reward == 1.0
+
+
+@pytest.mark.parametrize("fails", ["server", "large"])
+def test_a_branch_that_fails_is_given_up(visible: Make, fails: str) -> None:
+    options = {"inner": f"{__name__}:Steady", "value": f"{__name__}:half", "fails": fails, "tool_calls": 4}
+    record = search(visible(), until=3, **options)
+    assert (record.reward, record.reason) == (1.0, "submit")
+    with pytest.raises(PolicyError, match="busy") if fails == "server" else contextlib.nullcontext():
+        assert search(visible(), until=9, **options).reward == 1.0  # of the one point that there is
+
+
+def test_the_work_gains_nothing_by_weaker_tests(visible: Make) -> None:
+    weaken = "echo 'import unittest\n@unittest.skip(1)\nclass OldTest(unittest.TestCase): pass' > tests/test_old.py"
+    more = "printf 'from test_old import *\nclass N(OldTest): pass' > tests/test_new.py"
+    value = VisibleTests()
+    with contextlib.closing(visible()) as env:
+        env.reset(seed=0)
+        assert value(env, []).value == 1.0
+        env.step(BREAK)
+        for command in ("rm -r tests", weaken, more):
+            env.step(shell(command))
+            assert value(env, [("", "")]).value == 0.0

@@ -206,8 +206,14 @@ def test_states_are_named_and_loops_found() -> None:
     assert one[4] != other[4]  # another content
     assert len({*one, *other}) == 8
     with contextlib.closing(SweEnv("toy")) as plain:
-        info = wrappers.StateSignature(plain).reset(options={"checkpoint": point})[1]
-    assert info["signature"] == one[2]
+        env = wrappers.StateSignature(plain)
+        assert env.reset(options={"checkpoint": point})[1]["signature"] == one[2]
+        script = [
+            json.dumps({"name": "bash", "arguments": {"command": f"truncate -s {size} large"}}) for size in ("9M", "9")
+        ]
+        infos = [env.step(action)[-1] for action in script] + [env.end("tokens")[-1]]
+    assert [bool(info["signature"]) for info in infos] == [False, True, False]  # too large, small, over
+    assert infos[-1]["limit"] == "tokens"
 
 
 def test_a_counter_can_be_named(single: Make) -> None:

@@ -14,7 +14,7 @@ from ...envs import SweEnv, ToolEnv
 from ...errors import PolicyError, UsageError
 from ...spaces import Info
 from ...trajectories import ModelServer, PolicyInfo, Prices, Segment, Trajectory, Turn, Usage
-from ...types import JsonObject, ToolCall, ToolSpec
+from ...types import JsonObject, Task, ToolCall, ToolSpec
 from ..pool import DriverLink
 from ..progress import RolloutBudget
 
@@ -105,11 +105,13 @@ class EpisodeSettings(NamedTuple):
         budget: Budget of the policy, beyond the limits of the environment.
         on_start: Called with the record after `reset`.
         on_turn: Called with each complete turn.
+        on_usage: Called by a search with the usage of each request: it has no turns before its end.
     """
 
     budget: RolloutBudget = RolloutBudget()
     on_start: Callable[[Trajectory], None] | None = None
     on_turn: Callable[[Turn], None] | None = None
+    on_usage: Callable[[Usage], None] | None = None
 
 
 class RunningEpisode(Protocol):
@@ -170,6 +172,15 @@ class AsksServer(Protocol):
 
     def ask_server(self) -> ModelServer:
         """Return the server, with what it tells about the model now."""
+        ...
+
+
+@runtime_checkable
+class ChecksTasks(Protocol):
+    """A factory whose policies cannot play every task."""
+
+    def check_task(self, task: Task) -> None:
+        """Raise `TaskError` if they cannot play a task."""
         ...
 
 
