@@ -125,14 +125,21 @@ class SweGymEnvironment(BaseEnvironment):
         return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True, fractional_cpus=True)
 
     def _validate_definition(self) -> None:
-        """Do nothing: an error here would end all trials of the job."""
+        """Do nothing: an error in Harbor's constructor would end all trials of the job. `start` refuses."""
 
-    def _find_refusal(self) -> SweGymError | None:
+    _validate_gpu_support = _validate_tpu_support = _validate_definition
+    _validate_network_policy_support = _validate_windows_support = _validate_definition
+
+    def _find_refusal(self) -> Exception | None:
         """Return why the task cannot be played; None if it can."""
         try:
+            super()._validate_gpu_support()
+            super()._validate_tpu_support()
+            super()._validate_network_policy_support()
+            super()._validate_windows_support()
             self._check_folder()
             self._new_sandbox(self._describe(force_build=False))
-        except SweGymError as error:
+        except (SweGymError, ValueError, RuntimeError) as error:
             return error
         return None
 

@@ -328,11 +328,6 @@ def test_a_refused_task_fails_alone(tmp_path: Path, base: str) -> None:
             {"network_policy": NetworkPolicy(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=["db"])},
             "network: expected none, egress or a list of hosts.*: 'db' is not a host name",
         ),
-        ({}, {"bakend": "docker"}, "bakend"),
-        ({}, {"backend": "nothing"}, "backend"),
-        ({}, {"sandbox_options": {"tier": "process"}}, "tier"),
-        ({}, {"auto_mounting": True}, "does not support automatic host mounts"),
-        ({}, {"stream": True}, "does not support stream"),
         ({}, {"mounts": [{"type": "bind", "source": "/tmp", "target": "/x"}]}, "/tmp -> /x: only read-only folders"),
         ({}, {"mounts": [{"type": "volume", "source": "v", "target": "/x"}]}, "v -> /x: only read-only folders"),
         ({}, {"backend": "kubernetes"}, "builds no images"),
@@ -341,8 +336,24 @@ def test_a_refused_task_fails_alone(tmp_path: Path, base: str) -> None:
 def test_what_a_backend_cannot_do_is_refused(
     tmp_path: Path, config: JsonObject, arguments: JsonObject, message: str
 ) -> None:
+    environment = make(task(tmp_path, "base"), config, **arguments)  # an error here would end the whole job
     with pytest.raises((SweGymError, ValueError, RuntimeError), match=message):
-        ask(make(task(tmp_path, "base"), config, **arguments))
+        ask(environment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"bakend": "docker"}, "bakend"),
+        ({"backend": "nothing"}, "backend"),
+        ({"sandbox_options": {"tier": "process"}}, "tier"),
+        ({"auto_mounting": True}, "does not support automatic host mounts"),
+        ({"stream": True}, "does not support stream"),
+    ],
+)
+def test_an_argument_for_all_trials_ends_the_job(tmp_path: Path, arguments: JsonObject, message: str) -> None:
+    with pytest.raises((SweGymError, ValueError), match=message):
+        make(task(tmp_path, "base"), **arguments)
 
 
 @pytest.mark.parametrize(
