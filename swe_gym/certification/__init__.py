@@ -11,7 +11,6 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .certificate import certify as certify
     from .certificate import find_unsafe as find_unsafe
     from .certificate import holds_certificates as holds_certificates
-    from .certificate import read_certificates as read_certificates
     from .certificate import read_known as read_known
     from .claims import Claim as Claim
     from .claims import Claims as Claims

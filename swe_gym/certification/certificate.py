@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,37 +15,28 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from ..commands import run_command
 from ..errors import SandboxError, TaskError, UsageError, quantify, wrong_fields
 from ..files import write_text
 from ..grading import REWARDS
 from ..rollout import without_secrets
-from ..sandboxes.contents import git_program, prepare_workspace
-from ..tasks import TaskRecord, digest
-from ..types import (
-    CounterTests,
-    FilesWorkspace,
-    FolderWorkspace,
-    Frozen,
-    GitWorkspace,
-    JsonObject,
-    TarWorkspace,
-    Task,
-    TestStatus,
-    Verdict,
-)
+from ..tasks import TaskRecord
+from ..types import Frozen, JsonObject, Task, TestStatus, Verdict
 from .claims import Claim, Origin, read_object
 from .regrading import (
     MOST_RUNS,
     Judged,
     JudgeSettings,
+    PatchWork,
     Versions,
     WorkKey,
+    as_diff,
+    digest_conditions,
     find_invalid,
     find_versions,
     is_close,
     judge_works,
     reward_of,
+    task_sha256,
     work_of,
 )
 
@@ -55,14 +45,8 @@ Outcome = Literal["proven", "unproven", "refuted"]
 UNSAFE = ("", "none", "process")
 """Isolations in which work can change the hidden tests."""
 
-WORKSPACE_SECONDS = 600.0
-"""Seconds that preparing the code of a task may take."""
-
 DECIDING = ("reward", "alarm_reward", "counter", "judge_runs")
 """Arguments of an environment that decide on rewards."""
-
-ALARMED, EARNS, PARTLY = "alarm: ", "it earns ", "not resolved: "
-"""How reasons begin: of an alarm, of a smaller reward, and of a reward for a part of the tests."""
 
 CHANGED = "it was changed after it was written"
 
@@ -75,7 +59,7 @@ OF_CHANCE = ("tests", "alarms", "dropped")
 OF_A_RECORD = ("record.reason", "record.gold", "record.empty", "record.flaky")
 """Details of a validation. Its status must be the same."""
 
-OF_THE_RUN = ("date", "seconds", "test_seconds", "digest")
+OF_THE_RUN = ("date", "seconds", "test_seconds", "judged_as", "judging_sha256", "digest")
 """Fields that belong to one run of the judge."""
 
 OF_THE_CLAIM = ("version", "task_id", "attempt", "origin", "model", "claimed", "patch", "env", "times")
@@ -165,6 +149,7 @@ class Certificate(Frozen):
         source_options: Its arguments.
         task_sha256: SHA-256 of the task, its oracle and its code.
         patch_sha256: SHA-256 of the patch.
+        judging_sha256: SHA-256 of what else the judgement follows from, as `digest_conditions`.
         image: Image of the task; empty without one.
         image_digest: Its digest, as the backend knows it.
         backend: Kind of sandbox.
@@ -173,7 +158,8 @@ class Certificate(Frozen):
         env: Arguments of the environment that decide on the reward.
         times: Runs of the validation in each state.
         versions: What judged.
-        date: Date (ISO 8601).
+        date: Date of the judgement (ISO 8601).
+        judged_as: Number of the attempt with the same patch whose judgement it repeats; None if it was judged itself.
         seconds: Wall-clock time of judging.
         test_seconds: Part of it that the tests took.
         patch: The work as a git diff.
@@ -197,6 +183,7 @@ class Certificate(Frozen):
     source_options: JsonObject = {}
     task_sha256: str
     patch_sha256: str
+    judging_sha256: str = ""
     image: str = ""
     image_digest: str = ""
     backend: str
@@ -206,6 +193,7 @@ class Certificate(Frozen):
     times: int = Field(ge=1, le=MOST_RUNS)
     versions: Versions
     date: str = ""
+    judged_as: int | None = None
     seconds: float = 0.0
     test_seconds: float = 0.0
     patch: str = Field(repr=False)
@@ -279,25 +267,10 @@ class Certificate(Frozen):
             wrong.extend(_differ(name, old[name], new[name], refutes=not reported))
         return sorted(wrong, key=lambda one: (not one.refutes, one.field))
 
-    @property
-    def judged(self) -> Judged:
-        """What it says about its patch, to certify other attempts with the same one."""
-        starting = {test: end for test, end in self.tests.items() if end.starts}
-        keeping = {test: end for test, end in self.tests.items() if not end.starts}
-        covered = {test: end.texts for test, end in self.tests.items() if end.texts}
-        kinds = dict.fromkeys(covered, "certified")
-        reason = "" if self.outcome != "refuted" or self.why.startswith(EARNS) else self.why.removeprefix(ALARMED)
-        partly = bool(self.alarms or reason) or self.why.startswith(PARTLY)
-        verdict = Verdict(
-            resolved=is_close(self.reward, 1.0) and not partly,
-            fail_to_pass={test: end.status for test, end in starting.items()},
-            pass_to_pass={test: end.status for test, end in keeping.items()},
-            reason=reason,
-            dropped=self.dropped,
-            duration=self.test_seconds,
-            counter_tests=CounterTests(kinds=kinds, texts=covered, alarms=dict.fromkeys(self.alarms, "certified")),
-        )
-        return Judged(verdict=verdict, isolation=self.isolation, image=self.image_digest, seconds=self.seconds)
+    def passed_on(self, claim: Claim, origins: Origins) -> Self:
+        """Return the certificate of another attempt with the same patch, claimed reward and environment."""
+        own = {"attempt": claim.attempt, "model": claim.model, "patch": claim.patch, "patch_sha256": claim.sha256}
+        return self.model_copy(update={**own, **origins._asdict(), "judged_as": self.attempt}).sealed()
 
     @property
     def claim(self) -> Claim:
@@ -333,13 +306,16 @@ def read_known(
         times: Runs of the validation in each state.
 
     Raises:
-        UsageError: A certificate is about another patch, task or setting, or was changed.
+        UsageError: A certificate is about another patch, task or setting, was changed, or cannot be read.
     """
     known, versions = {}, find_versions()
     for claim in claims:
         if not (file := file_of(folder, claim)).exists():
             continue
-        old = Certificate.read(file)
+        try:
+            old = Certificate.read(file)
+        except UsageError as error:
+            raise UsageError(f"{error}. Name another folder, or remove the file") from error
         if old.digest != old.compute_digest():
             raise UsageError(f"{file}: {CHANGED}: name another folder, or remove the file")
         of_claim = {"patch_sha256": claim.sha256, "claimed": claim.reward, "env": _find_deciding(claim.env)}
@@ -348,11 +324,6 @@ def read_known(
             raise UsageError(f"{file} was written with another {', '.join(others)}: name another folder")
         known[claim.name] = old
     return known
-
-
-def read_certificates(folder: Path) -> list[Certificate]:
-    """Read all certificates of a folder, which may be missing, for `certify`."""
-    return [Certificate.read(file) for file in sorted(folder.glob("*.json")) if holds_certificates(file)]
 
 
 def _find_shared(digest: str, settings: JudgeSettings, times: int, versions: Versions) -> JsonObject:
@@ -401,8 +372,9 @@ def certify(
         origins: Where the attempts and the tasks come from.
         times: Runs of the validation in each state.
         date: Date of the certificates.
-        known: Certificates of earlier calls. An attempt with the patch of one of them is not judged again, unless the
-            task, the place or the judge has changed.
+        known: Certificates of earlier calls, which the caller trusts. An attempt with the patch, the claimed reward and
+            the environment of one of them gets what it says, unless the task, its validation, the place or the judge
+            has changed. Of several, a refuted one counts.
 
     Yields:
         Each attempt as soon as it is judged, with its certificate, or with the infrastructure failure for which it has
@@ -422,19 +394,38 @@ def certify(
             gaps[task_id] = f"its task cannot be read: {error}"
     yield from ((claim, gaps[claim.task_id]) for claim in claims if gaps[claim.task_id])
     left = [claim for claim in claims if not gaps[claim.task_id]]
-    before: dict[WorkKey, Judged] = {}
-    for old in known:
-        shared = _find_shared(digests.get(old.task_id, ""), settings, times, versions)
-        if old.digest == old.compute_digest() and all(getattr(old, name) == value for name, value in shared.items()):
-            before[work_of(old.claim, tasks, records).key] = old.judged
-    for place, judged in judge_works([work_of(claim, tasks, records) for claim in left], settings, before):
-        claim = left[place]
+    before: dict[str, Certificate] = {}
+    for old in sorted(known, key=lambda one: one.outcome == "refuted"):  # the last one counts
+        if old.digest == old.compute_digest():
+            before[_identify(old.claim)] = old
+    todo: list[tuple[Claim, PatchWork]] = []
+    for claim in left:
+        work, record = work_of(claim, tasks, records), records[claim.task_id]
+        facts = _find_shared(digests[claim.task_id], settings, times, versions)
+        facts |= {"judging_sha256": digest_conditions(work, settings), "record": _find_record(record)}
+        facts |= {"image_digest": record.image} if record.image else {}
+        one = before.get(_identify(claim))
+        if one is not None and all(getattr(one, name) == value for name, value in facts.items()):
+            yield claim, one.passed_on(claim, origins)
+        else:
+            todo.append((claim, work))
+    judged_as: dict[WorkKey, int] = {}
+    for place, judged in judge_works([work for _, work in todo], settings, {}):
+        claim, work = todo[place]
         if judged.verdict is None:
             yield claim, judged.failure
             continue
-        task, record = tasks[claim.task_id], records[claim.task_id]
+        first = judged_as.setdefault(work.key, claim.attempt)
         facts = {"times": times, "versions": versions, "date": date, "task_sha256": digests[claim.task_id]}
-        yield claim, _certificate(claim, task, record, judged, settings, origins, facts)
+        facts |= {"judging_sha256": digest_conditions(work, settings)}
+        facts |= {"judged_as": None if first == claim.attempt else first}
+        record = records[claim.task_id]
+        yield claim, _certificate(claim, work.task, record, judged, settings, origins, facts)
+
+
+def _identify(claim: Claim) -> str:
+    """What attempts share of which one judgement says the same."""
+    return json.dumps([claim.task_id, as_diff(claim.patch), claim.reward, _find_deciding(claim.env)], sort_keys=True)
 
 
 def _find_gap(record: TaskRecord | None) -> str:
@@ -469,7 +460,7 @@ def _certificate(
         reward=reward,
         alarms=tuple(sorted(verdict.counter_tests.alarms)),
         tests=tests,
-        record=CertifiedTask.model_validate({name: getattr(record, name) for name in CertifiedTask.model_fields}),
+        record=_find_record(record),
         dropped=verdict.dropped,
         **origins._asdict(),
         patch_sha256=claim.sha256,
@@ -484,6 +475,10 @@ def _certificate(
         patch=claim.patch,
         **facts,
     ).sealed()
+
+
+def _find_record(record: TaskRecord) -> CertifiedTask:
+    return CertifiedTask.model_validate({name: getattr(record, name) for name in CertifiedTask.model_fields})
 
 
 def _find_deciding(env: JsonObject) -> JsonObject:
@@ -510,11 +505,11 @@ def decide(
     verdict = judged.verdict
     assert verdict is not None
     if verdict.counter_tests.alarms:
-        return "refuted", f"{ALARMED}{verdict.reason}"
+        return "refuted", f"alarm: {verdict.reason}"
     if claim.reward is None and not verdict.resolved:
         return "refuted", verdict.reason
     if claim.reward is not None and reward < claim.reward and not is_close(reward, claim.reward):
-        return "refuted", verdict.reason or f"{EARNS}{reward:g}, not {claim.reward:g}"
+        return "refuted", verdict.reason or f"it earns {reward:g}, not {claim.reward:g}"
     starting = [test for test in tests.values() if test.starts]
     bare = sum(not test.texts for test in starting)
     doubts = (
@@ -523,7 +518,7 @@ def decide(
             judged.isolation in UNSAFE,
             f"work can change the hidden tests in isolation {judged.isolation!r}",
         ),
-        (not verdict.resolved, f"{PARTLY}a part of the reward, {reward:g}, as claimed"),
+        (not verdict.resolved, f"not resolved: a part of the reward, {reward:g}, as claimed"),
         (not starting, "the task names no test that must start passing"),
         (bare > 0, f"{bare} of {len(starting)} tests that must start passing have no counter-test"),
     )
@@ -533,28 +528,6 @@ def decide(
     counts = sorted(Counter(test.texts for test in starting).items(), reverse=True)
     parts = (f"{quantify(tests, 'test')} with {quantify(texts, 'text')}" for texts, tests in counts)
     return "proven", f"resolved; {', '.join(parts)}"
-
-
-def task_sha256(task: Task) -> str:
-    """Return the SHA-256 of a task, its oracle and its code: the same on every machine, wherever the code lies.
-
-    Raises:
-        TaskError: The code cannot be read.
-        SandboxStartError: The network or the file system failed.
-    """
-    workspace = task.workspace
-    if isinstance(workspace, FolderWorkspace | GitWorkspace) or (
-        isinstance(workspace, TarWorkspace) and not workspace.sha256
-    ):
-        tree = prepare_workspace(workspace, timeout=WORKSPACE_SECONDS)
-        command = [git_program(), "-C", str(tree), "rev-parse", "HEAD"]
-        commit = (
-            run_command(command, deadline=time.monotonic() + WORKSPACE_SECONDS, failure=f"cannot read {tree}")
-            .stdout.decode()
-            .strip()
-        )
-        task = task.model_copy(update={"workspace": FilesWorkspace(files={"commit": commit})})
-    return digest(task)
 
 
 # --- checking -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias, get_args
 
 from pydantic import Field, ValidationError
 
+from ..commands import run_command
 from ..curation import NODE_RETRIES, judge_diff
 from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
@@ -26,10 +27,21 @@ from ..files import append_lines, json_lines
 from ..grading import REWARDS, CounterOptions, DiffReader
 from ..grading.counter import Scope
 from ..guests import bundle
-from ..rollout import DriverLink, EpisodePool, Executor, Job
+from ..rollout import DriverLink, EpisodePool, Executor, Job, without_secrets
 from ..rollout.executors import open_executor
+from ..sandboxes.contents import git_program, prepare_workspace
 from ..tasks import TaskRecord, digest
-from ..types import Frozen, JsonObject, Task, TestStatus, Verdict
+from ..types import (
+    FilesWorkspace,
+    FolderWorkspace,
+    Frozen,
+    GitWorkspace,
+    JsonObject,
+    TarWorkspace,
+    Task,
+    TestStatus,
+    Verdict,
+)
 from .claims import Claim
 
 logger = logging.getLogger(__name__)
@@ -41,6 +53,9 @@ MOST_RUNS = 100
 
 MOST_NAMED = 3
 """Tests that an explanation names."""
+
+WORKSPACE_SECONDS = 600.0
+"""Seconds that preparing the code of a task may take."""
 
 RUNNER = "runner/serve"
 """The guest that runs in every sandbox."""
@@ -94,8 +109,9 @@ class Regraded(Frozen):
         attempt: Number of the attempt.
         config_hash: Configuration of the run.
         patch: SHA-256 of the patch.
-        task: SHA-256 of the task and its oracle, as `TaskRecord.digest`.
+        task: SHA-256 of the task, its oracle and its code; empty if the code cannot be read.
         backend: Kind of sandbox.
+        judging: SHA-256 of the sandbox options and the counter-tests, as `digest_conditions`.
         versions: What judged.
         date: Date (ISO 8601).
         before: Reward that the run recorded.
@@ -110,6 +126,7 @@ class Regraded(Frozen):
     patch: str
     task: str
     backend: str
+    judging: str = ""
     versions: Versions
     date: str = ""
     before: float
@@ -124,13 +141,19 @@ class Regraded(Frozen):
 
     @property
     def patch_key(self) -> tuple[object, ...]:
-        """What identifies its judgement: a patch, its task and configuration, the backend and the judge."""
-        return self.task_id, self.config_hash, self.patch, self.task, self.backend, self.versions
+        """What identifies its judgement: a patch, its task, the place and the judge."""
+        return self.task_id, self.patch, self.task, self.backend, self.judging, self.versions
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What identifies a line: an attempt and its judgement."""
-        return self.attempt, *self.patch_key
+        """What identifies a line: an attempt of a configuration, and its judgement."""
+        return self.attempt, self.config_hash, *self.patch_key
+
+    @property
+    def harm(self) -> tuple[bool, bool]:
+        """Sorts lines: of several about one patch, the one that refutes it comes last."""
+        verdict = self.judged.verdict
+        return verdict is None or bool(verdict.counter_tests.alarms), verdict is None or not verdict.resolved
 
 
 def is_close(one: float, other: float) -> bool:
@@ -167,24 +190,26 @@ def regrade(
         KeyboardInterrupt: Every sandbox is closed, and finished attempts are in the file.
     """
     path, versions = folder / REGRADED, find_versions()
-    digests = {task_id: digest(task) for task_id, task in tasks.items()}
-    known = {line.key: line for line in read_regraded(path) if line.reward is not None}
-    of_patch = {line.patch_key: line.judged for line in known.values()}
+    digests = {task_id: _digest_readable(task) for task_id, task in tasks.items()}
+    known = {line.key: line for line in read_regraded(path) if line.reward is not None and line.task}
+    of_patch = {line.patch_key: line.judged for line in sorted(known.values(), key=lambda one: one.harm)}
     found: dict[int, Regraded] = {}
     judged_before: dict[WorkKey, Judged] = {}
     left = []
     works = [work_of(claim, tasks, records or {}) for claim in claims]
+    judging = [digest_conditions(work, settings) for work in works]
     for number, claim in enumerate(claims):
-        key = (claim.task_id, claim.config_hash, claim.sha256, digests[claim.task_id], settings.backend, versions)
+        place = (settings.backend, judging[number], versions)
+        key = (claim.task_id, claim.sha256, digests[claim.task_id], *place)
         if key in of_patch:
             judged_before[works[number].key] = of_patch[key]
-        if (old := known.get((claim.attempt, *key))) is not None:
+        if (old := known.get((claim.attempt, claim.config_hash, *key))) is not None:
             found[number] = old
             on_line(old)
         else:
             left.append(number)
-    for place, judged in judge_works([works[number] for number in left], settings, judged_before):
-        number = left[place]
+    for index, judged in judge_works([works[number] for number in left], settings, judged_before):
+        number = left[index]
         claim = claims[number]
         reward = None if judged.verdict is None else reward_of(claim.env, judged.verdict)
         line = Regraded(
@@ -194,6 +219,7 @@ def regrade(
             patch=claim.sha256,
             task=digests[claim.task_id],
             backend=settings.backend,
+            judging=judging[number],
             versions=versions,
             date=date,
             before=claim.reward or 0.0,
@@ -340,6 +366,46 @@ def work_of(claim: Claim, tasks: Mapping[str, Task], records: Mapping[str, TaskR
     return PatchWork(task, as_diff(claim.patch), counter)
 
 
+def digest_conditions(work: PatchWork, settings: JudgeSettings) -> str:
+    """Return the SHA-256 of what a judgement follows from beside its task, its patch, the backend and the judge.
+
+    Sandbox options that hold keys or URLs do not count.
+    """
+    options = without_secrets(settings.sandbox_options)
+    parts = {"counter": dataclasses.asdict(work.counter), "sandbox_options": options}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=sorted).encode()).hexdigest()
+
+
+def task_sha256(task: Task) -> str:
+    """Return the SHA-256 of a task, its oracle and its code: the same on every machine, wherever the code lies.
+
+    Raises:
+        TaskError: The code cannot be read.
+        SandboxStartError: The network or the file system failed.
+    """
+    workspace = task.workspace
+    if isinstance(workspace, FolderWorkspace | GitWorkspace) or (
+        isinstance(workspace, TarWorkspace) and not workspace.sha256
+    ):
+        tree = prepare_workspace(workspace, timeout=WORKSPACE_SECONDS)
+        command = [git_program(), "-C", str(tree), "rev-parse", "HEAD"]
+        commit = (
+            run_command(command, deadline=time.monotonic() + WORKSPACE_SECONDS, failure=f"cannot read {tree}")
+            .stdout.decode()
+            .strip()
+        )
+        task = task.model_copy(update={"workspace": FilesWorkspace(files={"commit": commit})})
+    return digest(task)
+
+
+def _digest_readable(task: Task) -> str:
+    """Return the SHA-256 of a task; empty if its code cannot be read, of which its judgement will tell."""
+    try:
+        return task_sha256(task)
+    except (TaskError, SandboxError):
+        return ""
+
+
 def as_diff(patch: str) -> str:
     """Return a patch as a diff that git reads, although another program has stripped or converted its line ends.
 
@@ -385,7 +451,9 @@ def _play(works: Sequence[PatchWork], workers: int, executor: Executor) -> Itera
     diffs: dict[str, list[str]] = {}
     for work in works:
         diffs.setdefault(work.task.task_id, []).append(work.diff)
-    make = functools.partial(_make_job, works, {task_id: DiffReader(ahead) for task_id, ahead in diffs.items()})
+    readers = {task_id: DiffReader(ahead) for task_id, ahead in diffs.items()}
+    left = {task_id: len(ahead) for task_id, ahead in diffs.items()}
+    make = functools.partial(_make_job, works, readers)
     with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=executor) as pool:
         for job in pool.run(range(len(works))):
             again = job.lost is not None or (job.retryable and job.number == 1)
@@ -393,6 +461,10 @@ def _play(works: Sequence[PatchWork], workers: int, executor: Executor) -> Itera
                 continue
             if job.lost is not None:
                 raise job.lost
+            task_id = works[job.key].task.task_id
+            left[task_id] -= 1
+            if not left[task_id]:
+                del readers[task_id]  # patches are large
             yield job.key, job.judged
 
 

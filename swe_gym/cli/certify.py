@@ -3,7 +3,7 @@
 import datetime
 import fnmatch
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -192,7 +192,7 @@ def certify(
             raise UsageError("--check repeats the runs that the certificates name: omit --times")
         _check(path, match, attempt, where, record, as_json=as_json)
         return
-    from ..certification import Origins, holds_certificates, read_certificates, read_claims, read_known
+    from ..certification import Origins, holds_certificates, read_claims, read_known
 
     if holds_certificates(path):
         raise UsageError(f"{path} holds certificates: `swe-gym certify {path} --check` judges their patches again")
@@ -208,7 +208,7 @@ def certify(
     left = chosen._replace(claims=[claim for claim in chosen.claims if claim.name not in known])
     ends: dict[str, Certificate | str] = dict(known)
     record = record or folder / "validation.jsonl"
-    for claim, end in _judge(left, origins, record, times, read_certificates(folder), quiet=as_json):
+    for claim, end in _judge(left, origins, record, times, list(known.values()), quiet=as_json):
         ends[claim.name] = end
         if not isinstance(end, str):
             end.write(folder)
@@ -216,7 +216,8 @@ def certify(
     if as_json:
         print_json(_certified_json(found, chosen))
     else:
-        _print_certified(found, chosen, folder)
+        names = {(one.task_id, one.attempt) for one in known.values()}
+        _print_certified(found, chosen, folder, names)
     if chosen.refused or any(isinstance(end, str) or end.outcome == "refuted" for _, end in found):
         raise typer.Exit(1)
 
@@ -269,7 +270,9 @@ def _judge(
             yield claim, end
 
 
-def _print_certified(found: "Sequence[tuple[Claim, Certificate | str]]", chosen: Chosen, folder: Path) -> None:
+def _print_certified(
+    found: "Sequence[tuple[Claim, Certificate | str]]", chosen: Chosen, folder: Path, known: Collection[tuple[str, int]]
+) -> None:
     console = open_console()
     table = make_table("task", "attempt", "claimed", "re-graded", "outcome", "alarms", "why")
     counts = dict.fromkeys([*STYLES, "without a verdict"], 0)
@@ -290,8 +293,12 @@ def _print_certified(found: "Sequence[tuple[Claim, Certificate | str]]", chosen:
     console.print(_counts({**counts, **more}))
     if counts["without a verdict"]:
         console.print("Run the same command to judge those without a verdict again.")
-    if counts["without a verdict"] < len(found):
-        console.print(f"Certificates: {folder}")
+    certificates = [end for _, end in found if not isinstance(end, str)]
+    if certificates:
+        places = [{(one.task_id, one.attempt), (one.task_id, one.judged_as)} for one in certificates]
+        earlier = sum(not place.isdisjoint(known) for place in places)
+        now = f" ({len(certificates) - earlier} judged now, {earlier} by an earlier call)" if earlier else ""
+        console.print(f"Certificates: {folder}{now}")
 
 
 def _certified_json(found: "Sequence[tuple[Claim, Certificate | str]]", chosen: Chosen) -> JsonObject:

@@ -47,6 +47,9 @@ HASHED_AHEAD = 64 << 20
 GIT_REFUSES = (1, 128)
 """Exit codes of `git apply` about a diff: it does not fit, or is not one."""
 
+READ_AHEAD = 16
+"""Diffs that `DiffReader` reads beside the one that is asked for: other threads wait, and their sandboxes are open."""
+
 KEPT_BYTES = 256 << 20
 """Bytes of patches that are read ahead."""
 
@@ -475,7 +478,7 @@ class DiffReader:
     One sandbox is for many diffs. None of their code runs there, and each is taken back before the next one.
 
     Args:
-        ahead: Diffs that will be read. The first call reads as many of them as it can.
+        ahead: Diffs that will be read. Each call that opens a sandbox reads the next few of them too.
     """
 
     def __init__(self, ahead: Iterable[str] = ()) -> None:
@@ -526,6 +529,8 @@ class DiffReader:
 
         goes_on = read(diff)
         self._ahead = [one for one in self._ahead if one not in self._found]
+        few, self._ahead = self._ahead[:READ_AHEAD], self._ahead[READ_AHEAD:]
         with contextlib.suppress(SandboxError, TaskError):
-            while goes_on and self._ahead and sum(patch.size for patch in self._found.values()) < KEPT_BYTES:
-                goes_on = read(self._ahead.pop(0))
+            while goes_on and few and sum(patch.size for patch in self._found.values()) < KEPT_BYTES:
+                goes_on = read(few.pop(0))
+        self._ahead = [*few, *self._ahead]

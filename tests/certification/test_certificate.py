@@ -1,5 +1,6 @@
 """Certificates say what was found, and why that proves no more. The same patch has the same outcome everywhere."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 from swe_gym.certification import Certificate, Claim, JudgeSettings, Origins, certify, regrade
-from swe_gym.certification.certificate import task_sha256
-from swe_gym.certification.regrading import read_regraded
+from swe_gym.certification.regrading import PatchWork, digest_conditions, read_regraded, task_sha256
 from swe_gym.curation import validate
+from swe_gym.errors import UsageError
+from swe_gym.files import append_lines
+from swe_gym.grading import CounterOptions
 from swe_gym.grading.diff import file_diff
-from swe_gym.tasks import TaskRecord
-from swe_gym.types import FolderWorkspace, Task, Verdict
+from swe_gym.tasks import TaskRecord, digest
+from swe_gym.types import FolderWorkspace, JsonObject, Task, Verdict
 
 OLD = "def add(a, b):\n    return a - b\n"
 FORCED = "\n\nimport unittest\n\nunittest.TestCase.assertEqual = lambda *_: None\n"
@@ -89,21 +92,47 @@ def test_later_attempts_with_a_certified_patch_are_not_judged_again(adder: Task)
     claims = [Claim("adder", PATCHES[name][0], number, 1.0) for number, name in enumerate(("gold", "cheat", "wrong"))]
     claims.append(Claim("adder", work("def add(a, b):\n    return 2\n"), 3, 0.0, env={"reward": "fraction"}))
     first = [one for one in certified(adder, *claims, record=VALID) if isinstance(one, Certificate)]
+    assert [one.outcome for one in first] == ["proven", "refuted", "refuted", "unproven"]
     later = [Claim(one.task_id, one.patch.rstrip("\n"), one.attempt + 4, one.claimed, env=one.env) for one in first]
     again = [one for one in certified(adder, *later, record=VALID, known=first) if isinstance(one, Certificate)]
-    alike = ("outcome", "why", "reward", "alarms", "tests", "seconds", "isolation")
-    assert [[getattr(one, name) for name in alike] for one in again] == [
-        [getattr(one, name) for name in alike] for one in first
-    ]
-    assert [one.outcome for one in again] == ["proven", "refuted", "refuted", "unproven"]
-    more = Claim("adder", RIGHT, 9, reward=2.0)
-    (end,) = certified(adder, more, record=VALID, known=first)
+    assert [(one.attempt, one.judged_as) for one in again] == [(4, 0), (5, 1), (6, 2), (7, 3)]
+    own = {"attempt", "judged_as", "patch", "patch_sha256", "digest"}
+    assert [one.model_dump(exclude=own) for one in again] == [one.model_dump(exclude=own) for one in first]
+    assert all(one.digest == one.compute_digest() and one.claim.sha256 == one.patch_sha256 for one in again)
+
+
+def test_of_two_certificates_about_a_patch_the_refuted_one_counts(adder: Task) -> None:
+    (refuted,) = certified(adder, Claim("adder", PATCHES["wrong"][0], 0, 1.0), record=VALID)
+    assert isinstance(refuted, Certificate)
+    proven = refuted.model_copy(update={"outcome": "proven", "attempt": 1}).sealed()
+    for known in ((refuted, proven), (proven, refuted)):
+        (end,) = certified(adder, Claim("adder", PATCHES["wrong"][0], 2, 1.0), record=VALID, known=known)
+        assert isinstance(end, Certificate)
+        assert (end.outcome, end.judged_as) == ("refuted", 0)
+
+
+def test_a_certificate_under_other_conditions_says_nothing(adder: Task) -> None:
+    lost: JsonObject = {
+        "options": {"files": {"a": ""}, "faults": [{"at": "start", "error": "SandboxStartError", "nth": "every"}]}
+    }
+    valid = VALID.model_copy(update={"digest": digest(adder)})
+    (end,) = certified(adder, Claim("adder", RIGHT, 0, 1.0), record=valid)
     assert isinstance(end, Certificate)
-    assert (end.outcome, end.why, end.seconds) == ("refuted", "it earns 1, not 2", first[0].seconds)
-    changed = [one.model_copy(update={"seconds": -1.0}) for one in first[:1]]
-    (end,) = certified(adder, more, record=VALID, known=changed)  # its digest is wrong: it says nothing
-    assert isinstance(end, Certificate)
-    assert end.seconds > 0
+    where: dict[str, Any] = {"backend": "fake", "sandbox_options": lost}  # every judgement fails there
+    conditions = digest_conditions(PatchWork(adder, "", CounterOptions()), JudgeSettings(**where))
+    right = end.model_copy(update={**where, "judging_sha256": conditions}).sealed()
+
+    def is_taken_over(record: TaskRecord = valid, known: Certificate = right, **claimed: Any) -> bool:
+        claim = Claim("adder", RIGHT, 9, **{"reward": 1.0, **claimed})
+        stranger = right.model_copy(update={"task_id": "elsewhere"}).sealed()
+        return isinstance(certified(adder, claim, record=record, known=[known, stranger], **where)[0], Certificate)
+
+    assert is_taken_over()
+    assert not is_taken_over(known=right.model_copy(update={"seconds": -1.0}))  # its digest is wrong
+    assert not is_taken_over(reward=2.0)
+    assert not is_taken_over(env={"judge_runs": 3})
+    records: list[JsonObject] = [{"gold": (True,)}, {"image": "sha256:1"}, {"unfit": {"tests.x": ("literal",)}}]
+    assert not any(is_taken_over(valid.model_copy(update=more)) for more in records)
 
 
 def test_attempts_with_the_same_patch_are_judged_once(adder: Task) -> None:
@@ -203,7 +232,31 @@ def test_a_later_attempt_with_the_same_patch_is_not_judged_again(adder: Task, tm
     claims = [Claim("adder", RIGHT, 1, 1.0, verdict=old), Claim("adder", RIGHT, 2, 1.0, config_hash="b", verdict=old)]
     second, other = regrade(tmp_path, claims, {"adder": adder}, JudgeSettings())
     assert (second.attempt, second.judged) == (1, first.judged)
-    assert other.judged.verdict == second.judged.verdict  # the same work in this call
+    assert other.judged == first.judged
+
+
+def test_a_verdict_reached_elsewhere_says_nothing(adder: Task, tmp_path: Path) -> None:
+    """The code of a folder changes, or the sandboxes: the path and the backend stay."""
+    assert isinstance(adder.workspace, FolderWorkspace)
+
+    def rewards(attempt: int, **settings: Any) -> float | None:
+        claim = Claim("adder", "", attempt, 0.0, verdict=Verdict(resolved=False))
+        return regrade(tmp_path, [claim], {"adder": adder}, JudgeSettings(**settings))[0].reward
+
+    assert rewards(0) == 0.0
+    with pytest.raises(UsageError):  # it is judged there
+        rewards(1, sandbox_options={"start_timeout": -1.0})
+    (Path(adder.workspace.path) / "calc.py").write_text("def add(a, b):\n    return a + b\n")
+    assert rewards(2) == 1.0
+
+
+def test_of_two_lines_about_a_patch_the_refuted_one_counts(adder: Task, tmp_path: Path) -> None:
+    claims = [Claim("adder", "", number, 0.0, verdict=Verdict(resolved=False)) for number in range(3)]
+    (line,) = regrade(tmp_path, claims[:1], {"adder": adder}, JudgeSettings())
+    better = {"attempt": 1, "reward": 1.0, "judged": {"verdict": {"resolved": True}}}
+    append_lines(tmp_path / "regraded.jsonl", json.dumps(line.model_dump(mode="json") | better))
+    (end,) = regrade(tmp_path, claims[2:], {"adder": adder}, JudgeSettings())
+    assert (end.reward, end.judged) == (0.0, line.judged)
 
 
 def test_a_changed_task_or_patch_is_judged_again(adder: Task, tmp_path: Path) -> None:

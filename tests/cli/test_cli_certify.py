@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swe_gym.certification import Certificate
+from swe_gym.certification import Certificate, Claim
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import Task
@@ -197,7 +197,8 @@ def test_the_same_command_resumes_and_another_patch_is_refused(
 ) -> None:
     path, file = tmp_path / "all_preds.jsonl", certificate
     before = file.read_bytes()
-    assert certify(cli, path).status == 0
+    result = certify(cli, path)
+    assert (result.status, result.out[-40:]) == (0, "es (0 judged now, 1 by an earlier call)\n")
     assert file.read_bytes() == before
     result = certify(cli, write_lines(path, prediction(gold + "\n")))
     assert result.status == 2
@@ -207,6 +208,22 @@ def test_the_same_command_resumes_and_another_patch_is_refused(
     result = certify(cli, write_lines(path, prediction(gold)))
     assert result.status == 2
     assert f"{TASK}.0.json: it was changed after it was written" in result.err
+    file.write_text(json.dumps(json.loads(before) | {"version": 2}))
+    result = certify(cli, path)
+    assert result.status == 2
+    assert "not a certificate of version 1: version: Input should be 1. Name another folder, or remove" in result.err
+
+
+def test_a_certificate_of_an_attempt_that_the_file_lacks_proves_nothing(
+    cli: Any, certificate: Path, tmp_path: Path
+) -> None:
+    patch = LOOSE.format("x", "nothing")
+    claim = Claim(TASK, patch, 999)
+    forged = {"attempt": 999, "patch": patch, "patch_sha256": claim.sha256}
+    Certificate.read(certificate).model_copy(update=forged).sealed().write(certificate.parent)
+    certificate.unlink()
+    result = certify(cli, write_lines(tmp_path / "all_preds.jsonl", prediction(patch)))
+    assert (result.status, result.out.splitlines()[-2:]) == (1, ["1 refuted", "Certificates: certificates"])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from swe_gym.grading.diff import file_diff
 from swe_gym.grading.patch import (
     EXECUTABLE,
     LINK,
+    READ_AHEAD,
     REGULAR,
     DiffReader,
     FileChange,
@@ -400,6 +401,19 @@ def test_diffs_are_read_in_one_sandbox_as_if_each_had_its_own(sandbox_factory: O
     with pytest.raises(DiffError):
         reader.read(wrong, open_sealed, fresh)
     assert len(opened) <= 4  # one more after what cannot be taken back, one after an error, one for what fails
+
+
+def test_few_diffs_are_read_while_others_wait(sandbox_factory: OpenSandbox) -> None:
+    opened: list[Sandbox] = []
+
+    @contextlib.contextmanager
+    def open_sealed() -> Iterator[Sandbox]:
+        opened.append(sandbox_factory({}))
+        yield opened[-1]
+
+    diffs = ["\n" * number for number in range(READ_AHEAD + 2)]
+    fresh, reader = sandbox_factory({}), DiffReader(diffs)
+    assert [len(opened) for diff in diffs if reader.read(diff, open_sealed, fresh)] == [1] * (READ_AHEAD + 1) + [2]
 
 
 def test_attributes_of_the_workspace_change_no_byte_of_a_diff(sandbox_factory: OpenSandbox) -> None:
