@@ -202,7 +202,8 @@ def test_several_addresses_are_several_servers(tiny_lm: Any, tokenizer: Any) -> 
     model = PolicyModel(tiny_lm)
     with Server() as one, Server() as two:
         urls = f"{one.url} {two.url}/v1"
-        generator = make_generator(GenerationConfig(url=urls, options={"api_key": "k"}), model, tokenizer)
+        options = {"api_key": "k", "args": ["-dp", "auto"]}  # ranks that are no number are not chosen
+        generator = make_generator(GenerationConfig(url=urls, options=options), model, tokenizer)
         generator.sync_weights(1)
         assert [server.weights for server in (one, two)] == [1, 1]
         for prompt in ([1] * 20, [2] * 20):

@@ -62,6 +62,7 @@ def test_a_possible_method_is_used_if_configured(situation: dict[str, Any], meth
         ({"weight_sync": "nccl", "device": "cpu"}, "the model is on 'cpu'"),
         ({"weight_sync": "ipc", "env": OTHERS}, "the trainer is on GPU 0 and the server on 1"),
         ({"weight_sync": "ipc", "args": ["-tp", "2"]}, "the server on 0, 1"),
+        ({"weight_sync": "ipc", "args": ["--tensor_parallel_size", "2"]}, "the server on 0, 1"),
         ({"weight_sync": "nccl"}, "share GPU 0"),
         ({"weight_sync": "carrier pigeon"}, "Known: file, ipc, nccl"),
     ],
