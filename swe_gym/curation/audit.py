@@ -797,7 +797,7 @@ class Stability:
         """Whether the tests' process saw a change. If it did not, the condition was not tried."""
         seen = _sees(name, plain.seen, changed.seen)
         if not seen:
-            what = "sees no change of it" if changed.seen else "is no Python program that could tell"
+            what = "sees no change of it" if changed.seen else "is no test runner in Python, which could tell"
             self._leave(name, f"the process of the tests {what}")
         return seen
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 RUN, STOP = 0.05, 0.1  # seconds in turn, under load
 RUNNERS = ("pytest", "py.test", "unittest")
+PLUGIN = "swe_gym_order"
 MARK = "SWE_GYM_TESTS"  # variable of the programs that the process of the tests starts
 
 # x86-64 code: asks the kernel for the time and adds seconds. {0} stands for the seconds, {1} for the address of
@@ -121,9 +122,15 @@ def reverse_order(folder: str) -> None:
         finally:
             running.pop()
 
-    sys.modules["swe_gym_order"].pytest_collection_modifyitems = (  # type: ignore[attr-defined]
-        lambda items: None if running else reverse(items)
-    )
+    def hide(config: "Any") -> None:
+        """Take the plugin from the variables again, which programs without this module may inherit."""
+        names = [name for name in os.environ.pop("PYTEST_PLUGINS", "").split(",") if name not in ("", PLUGIN)]
+        if names:
+            os.environ["PYTEST_PLUGINS"] = ",".join(names)
+
+    plugin: Any = sys.modules[PLUGIN]
+    plugin.pytest_configure = hide
+    plugin.pytest_collection_modifyitems = lambda items: None if running else reverse(items)
     suites.TestSuite.run = run_backwards  # type: ignore[method-assign, assignment]
 
 
@@ -196,7 +203,7 @@ def surround(folder: str, clock: int, host: str, order: bool, load: bool) -> Non
     if host:
         name_host(host)
     if order:
-        sys.modules["swe_gym_order"] = type(sys)("swe_gym_order", "PYTEST_DONT_REWRITE")
+        sys.modules[PLUGIN] = type(sys)(PLUGIN, "PYTEST_DONT_REWRITE")
     if runs_tests():
         os.environ[MARK] = "1"
         if order:

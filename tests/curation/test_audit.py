@@ -438,7 +438,10 @@ def test_a_run_an_hour_on_that_does_not_count_leaves_the_clock_open() -> None:
 def test_tests_of_which_nothing_is_seen_are_neither_flaky_nor_unstable() -> None:
     found = stability(lambda names, _, __: run_of(*("abc" if names else ""), seen={}), run_of(seen={}))
     assert (found["unstable"], found["flaky"], found["findings"]) == ({}, (), [])
-    assert found["conditions"]["user"] == "not tried: the process of the tests is no Python program that could tell"
+    assert (
+        found["conditions"]["user"]
+        == "not tried: the process of the tests is no test runner in Python, which could tell"
+    )
 
 
 def test_a_condition_that_breaks_the_runner_or_every_test_is_told() -> None:
