@@ -317,11 +317,19 @@ class BranchPoint(NamedTuple):
     point: "EpisodeCheckpoint"
 
     def env(self, changes: JsonMapping) -> JsonObject:
-        """Return the arguments of the episode's environment with changes; those of another backend are left out."""
-        kept = {name: value for name, value in self.record.env.items() if name not in _OF_THE_EPISODE}
-        if changes.get("backend", kept["backend"]) != kept["backend"]:
-            del kept["sandbox_options"]
-        return {**kept, **{name: value for name, value in changes.items() if value not in (None, {}, [])}}
+        """Return the arguments of the episode's environment with changes, as `trusted_env` does.
+
+        Raises:
+            UsageError: The record names what only its user may choose, or the replay would differ by a change.
+        """
+        env = trusted_env(self.record, changes)
+        for name in _OF_A_REPLAY:
+            if env.get(name) != self.record.env.get(name):
+                raise UsageError(
+                    f"--from plays recorded actions again, and another {name} would change their observations: leave "
+                    f"out env.{name}, which was {self.record.env.get(name)!r}"
+                )
+        return {name: value for name, value in env.items() if name not in _OF_THE_EPISODE}
 
     @property
     def source(self) -> tuple[str, JsonObject]:
@@ -329,7 +337,66 @@ class BranchPoint(NamedTuple):
         return self.record.env["source"], self.record.env["source_options"]
 
 
-_OF_THE_EPISODE = ("source", "source_options", "task_id", "render_mode", "record")
+_OF_THE_EPISODE = ("source", "source_options", "task_id", "render_mode")
+_OF_A_REPLAY = ("action_format", "max_observation")
+
+_NAMING_CODE = ("source", "backend", "tools", "action_format", "reward")
+"""Arguments of an environment that may be "module:Class"."""
+
+_HARMLESS = (
+    "image",
+    "workdir",
+    "env",
+    "user",
+    "cpus",
+    "memory_mb",
+    "disk_mb",
+    "pids",
+    "ttl",
+    "start_timeout",
+    "activate",
+)
+"""Sandbox options that reach nothing outside the sandbox."""
+
+
+def trusted_env(record: Trajectory, changes: JsonMapping) -> JsonObject:
+    """Return the arguments of a recorded environment, with changes of the user. Someone else may have written the file.
+
+    Args:
+        record: The episode.
+        changes: Arguments that the user gave; None and empty ones change nothing. Sandbox options are added to the
+            recorded ones, or take their place if the backend is another one.
+
+    Raises:
+        UsageError: The record has no environment, or names code, or sandbox options that reach out of the sandbox.
+    """
+    env = record.env
+    needed = {"source": str, "source_options": dict, "backend": str, "sandbox_options": dict}
+    for name, kind in needed.items():
+        if not isinstance(env.get(name), kind):
+            raise UsageError(f"{record.task_id} cannot be replayed: the environment of its record has no {name}")
+    changes = {name: value for name, value in changes.items() if value not in (None, {}, [])}
+    for name in set(_NAMING_CODE) - changes.keys():
+        for named in env[name] if isinstance(env.get(name), list) else [env.get(name)]:
+            if ":" in str(named):
+                raise UsageError(
+                    f"the record of {record.task_id} names code, {name} {named!r}, and a command does not run the code "
+                    "that a file names: if you trust it, use `swe_gym.rollout` in Python"
+                )
+    given = changes.get("sandbox_options", {})
+    kept = env["sandbox_options"] if changes.get("backend", env["backend"]) == env["backend"] else {}
+    unsafe = {
+        name: value for name, value in kept.items() if not (name in _HARMLESS or name in given or value in (None, {}))
+    }
+    if unsafe.get("network") == "none":
+        del unsafe["network"]
+    if unsafe:
+        again = " ".join(f"--sandbox-option {name}=..." for name in unsafe)
+        raise UsageError(
+            f"the record of {record.task_id} has sandbox options that only you may give, {unsafe}: if you trust them, "
+            f"add {again}"
+        )
+    return {**env, **changes, "sandbox_options": {**kept, **given}}
 
 
 def read_branch(text: str, ignore: Sequence[str] | None) -> BranchPoint:

@@ -9,12 +9,12 @@ import typer
 from rich.text import Text
 
 from ..errors import UsageError, quantify
+from ..toml import parse_pairs
 from ..trajectories import Trajectory
 from ..trajectories.formats import EXPORTERS, IMPORTERS, export_trajectories, import_trajectories
 from ..trajectories.run_folder import open_trajectories
 from ..types import JsonObject
-from .common import open_console, print_json
-from .common import sandbox_options as parse_sandbox_options
+from .common import open_console, print_json, trusted_env
 from .options import BACKEND, AsJson, Ignore, Match, SandboxOptions
 
 Attempt = Annotated[int | None, typer.Option(min=0, help="Only this attempt at each task, counted from 0.")]
@@ -95,10 +95,11 @@ def replay(
     from ..rollout import replay_trajectory  # with environments, which the other commands do not need
 
     console = open_console()
-    options = parse_sandbox_options(backend, sandbox_option) if backend else None
+    changes = {"backend": backend, "sandbox_options": parse_pairs("--sandbox-option", sandbox_option)}
     compared: list[JsonObject] = []
     for trajectory in select_trajectories(path, match, attempt):
-        difference = replay_trajectory(trajectory, backend=backend, sandbox_options=options, ignore=ignore or ())
+        trusted = trajectory.model_copy(update={"env": trajectory.env and trusted_env(trajectory, changes)})
+        difference = replay_trajectory(trusted, ignore=ignore or ())
         compared.append(
             {"task_id": trajectory.task_id, "attempt": trajectory.attempt, "difference": difference and str(difference)}
         )

@@ -23,6 +23,7 @@ from ..rollout import EpisodeJob, EpisodePool
 from ..rollout import play as play_episode
 from ..rollout.policies import GoldPolicy, HumanPolicy, Policy, ScriptedPolicy
 from ..spaces import StepResult
+from ..toml import parse_pairs
 from ..trajectories import Trajectory
 from ..types import JsonObject, Task, ToolCall
 from ..wrappers import RecordTrajectory
@@ -67,6 +68,8 @@ def play(
     settings: JsonObject = {"max_turns": 10_000, "max_invalid": None, "time_limit": 86_400.0}
     options: JsonObject = {}
     if from_turn is None:
+        if ignore:
+            raise UsageError("--ignore is for --from, whose actions are played again: omit it")
         backend = backend or "local"
         chosen = parse_sandbox_options(backend, sandbox_option)
         asked = {
@@ -80,8 +83,7 @@ def play(
         if given := [word for word in (task_id, source, source_option, tools, seed) if word is not None]:
             raise UsageError(f"--from continues an episode, which had its own task, tools and seed: omit {given[0]}")
         branch = read_branch(from_turn, ignore)
-        chosen = parse_sandbox_options(backend or branch.record.env["backend"], sandbox_option)
-        asked = branch.env({"backend": backend, "sandbox_options": chosen})
+        asked = branch.env({"backend": backend, "sandbox_options": parse_pairs("--sandbox-option", sandbox_option)})
         env = SweEnv(*branch.source, **{**asked, **settings})
         options = {"checkpoint": branch.point}
     if output:  # an unwritable file fails now, not after the work

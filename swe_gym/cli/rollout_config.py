@@ -93,6 +93,8 @@ class RolloutConfig(Frozen):
             UsageError: It cannot be found or played again, or tasks are chosen beside it.
         """
         if not self.from_turn:
+            if self.ignore:
+                raise UsageError("--ignore is for --from, whose actions are played again: omit it")
             return None
         if self.tasks.source_options or self.tasks.model_fields_set - {"source_options"}:
             raise UsageError("--from continues an episode of one task: leave out the source and the filters")

@@ -23,6 +23,9 @@ from ..tools import bound
 from ..trajectories import CUT, Segment, Trajectory, shortened_like
 from ..types import Frozen, Json, JsonObject, Task
 
+ENDING = ("submit", "finish")
+"""Tools that end an episode, or a step of its task."""
+
 CONTEXT = 60
 """Characters shown before and after a difference."""
 
@@ -204,18 +207,27 @@ class EpisodeCheckpoint(Frozen):
                 + (f", so choose a turn from 1 to {last}" if last > 0 else ", and the first one ended it")
             )
         check_replayable(record, turn, ignore)
-        return cls(
-            origin=origin,
-            task_id=record.task_id,
-            seed=record.seed,
-            turn=turn,
-            observation=record.observation,
-            actions=tuple(one.action for one in turns),
-            observations=tuple(one.observation for one in turns),
-            seconds=sum(one.seconds + one.policy_seconds for one in turns),
-            tokens=_find_tokens(record.segments, turn),
-            ignore=tuple(ignore),
-        ).named()
+        for number, one in enumerate(turns, 1):
+            if one.tool in ENDING and one.info.get("tool_ok", True):
+                raise UsageError(
+                    f"an episode cannot continue after turn {turn} of {origin or record.task_id}: turn {number} ended "
+                    f"a step of the task, which was judged. Choose a turn before {number}"
+                )
+        try:
+            return cls(
+                origin=origin,
+                task_id=record.task_id,
+                seed=record.seed,
+                turn=turn,
+                observation=record.observation,
+                actions=tuple(one.action for one in turns),
+                observations=tuple(one.observation for one in turns),
+                seconds=sum(one.seconds + one.policy_seconds for one in turns),
+                tokens=_find_tokens(record.segments, turn),
+                ignore=tuple(ignore),
+            ).named()
+        except ValidationError as error:
+            raise UsageError(f"{record.task_id} cannot be replayed: {wrong_fields(error)}") from error
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -275,6 +287,15 @@ class EpisodeCheckpoint(Frozen):
                 f"the episode cannot continue after turn {self.turn} of {self.origin or self.task_id}: its replay "
                 f"differs from the record. {difference}\nText such as times and process ids varies: ignore it by "
                 "a regular expression, or continue from an earlier turn"
+            )
+
+    def check_limits(self, max_turns: int, time_limit: float) -> None:
+        """Raise `UsageError` if an episode with these limits cannot continue here."""
+        if self.turn >= max_turns:
+            raise UsageError(f"the checkpoint is at turn {self.turn}, and max_turns is {max_turns}: raise max_turns")
+        if self.seconds >= time_limit:
+            raise UsageError(
+                f"the checkpoint is at second {self.seconds:g}, and the time limit is {time_limit:g} s: raise it"
             )
 
     def write(self, path: str | os.PathLike[str]) -> None:

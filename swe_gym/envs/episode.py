@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import GradingError, MissingDependency, SandboxError, TaskError
+from ..errors import GradingError, MissingDependency, ReplayError, SandboxError, TaskError
 from ..grading import Patch
 from ..sandboxes import Sandbox
 from ..spaces import Info
@@ -24,8 +24,8 @@ from .group import SandboxGroup
 Outcome = Literal["running", "submitted", "agent_limit", "infra_failed"]
 """State of an episode: `submitted` and `agent_limit` were graded, `infra_failed` could not be."""
 
-WORLD_ERRORS = (SandboxError, GradingError, TaskError)
-"""Errors inside `step` that end an episode as `infra_failed`."""
+WORLD_ERRORS = (SandboxError, GradingError, TaskError, ReplayError)
+"""Errors of `reset` and `step` that end an episode as `infra_failed`."""
 
 MAX_SET_BACK = 50
 """Maximum number of paths in `info["set_back"]`."""

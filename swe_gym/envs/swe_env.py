@@ -278,7 +278,7 @@ class SweEnv(ToolEnv):
             self._forget_next()
         self.close()
         with self._turn_lock:
-            point = self._choose_point(options or {})
+            point = self.choose_point(options or {})
             files = point.snapshot() if point and not _replays(point, options or {}) else None
             task = self._choose_task(point.task_id if point else (options or {}).get("task_id"))
             episode = self._open(task, point, files)
@@ -616,28 +616,26 @@ class SweEnv(ToolEnv):
 
     # --- internals -----------------------------------------------------------------------------------
 
-    def _choose_point(self, options: Info) -> EpisodeCheckpoint | None:
-        """Return the checkpoint among the options of `reset`.
+    def choose_point(self, options: Info) -> EpisodeCheckpoint | None:
+        """Return the checkpoint among options of `reset`, as `reset` does before anything starts.
 
         Raises:
             UsageError: It does not fit to the environment, to the task or to another option.
+            TaskError: The task is broken.
         """
         point = EpisodeCheckpoint.among(options)
         if point is None:
             return None
-        task_id, limit = options.get("task_id", point.task_id), self._config["max_turns"]
+        task_id = options.get("task_id", point.task_id)
         if task_id != point.task_id:
             raise UsageError(f"the checkpoint is of task {point.task_id}, not {task_id}: leave the option task_id out")
-        if point.turn >= limit:
-            raise UsageError(f"the checkpoint is at turn {point.turn}, and max_turns is {limit}: raise max_turns")
         task, backend = self.source.get(task_id), self._config["backend"]
         start = start_of_task(task, backend, self.spec_of(task_id).image)
         if not _replays(point, options):
             point.check_start(start)
         elif point.start:  # on any backend
             point.check_start({"task": start["task"]})
-        if point.seconds >= (most := self._time_limit(task)) and not options.get("late"):
-            raise UsageError(f"the checkpoint is at second {point.seconds:g}, and the time limit is {most:g} s")
+        point.check_limits(self._config["max_turns"], math.inf if options.get("late") else self._time_limit(task))
         return point
 
     def _continue(self, episode: EpisodeState, point: EpisodeCheckpoint) -> str:
@@ -680,9 +678,9 @@ class SweEnv(ToolEnv):
             if episode.outcome != "running":
                 raise ReplayError(f"turn {number} ended the episode ({episode.limit or 'submitted'}), unlike before")
             if episode.steps:
-                raise Unsupported(f"task {point.task_id}: a step of it was judged before turn {point.turn}")
+                raise ReplayError(f"turn {number} ended a step of task {point.task_id}, which was judged")
         now = time.monotonic()
-        episode.seconds["start"] += now - episode.began - point.seconds
+        episode.seconds["start"] += now - episode.began
         episode.seconds["tools"] = 0.0
         episode.pause(now - episode.began - point.seconds)
         episode.parent, episode.branch_turn = point.origin or point.id, point.turn

@@ -73,10 +73,11 @@ class Plan(Frozen):
                 cannot start at the checkpoint.
         """
         self._check_cache()
-        self._check_branch()
+        env = self.make_env().config
+        self._check_branch(env)
         agent = {"agent": self.agent, "agent_options": without_secrets(self.agent_options)} if self.agent else {}
         return {
-            "env": self.make_env().config,
+            "env": env,
             "policy": self.policy,
             "policy_options": without_secrets({k: v for k, v in self.policy_options.items() if k not in _HOW}),
             "budget": self.budget.model_dump(),
@@ -89,11 +90,12 @@ class Plan(Frozen):
     def _name_point(point: EpisodeCheckpoint) -> JsonObject:
         return {"id": point.id, "origin": point.origin, "task_id": point.task_id, "turn": point.turn}
 
-    def _check_branch(self) -> None:
+    def _check_branch(self, env: JsonObject) -> None:
         """Check that every episode can start at the checkpoint.
 
         Raises:
-            UsageError: An agent or a policy would have to continue it that cannot, or there are other tasks.
+            UsageError: An agent or a policy would have to continue it that cannot, there are other tasks, or it is at a
+                limit of the environment.
         """
         if self.checkpoint is None:
             return
@@ -106,6 +108,7 @@ class Plan(Frozen):
         kind = POLICIES.load(self.policy)
         if isinstance(kind, type):
             check_resumes(kind, f"the policy {self.policy!r}")
+        self.checkpoint.check_limits(env["max_turns"], env["time_limit"])
 
     def _check_cache(self) -> None:
         """Refuse a cache of answers where they would not be those of the same episode.
@@ -125,8 +128,11 @@ class Plan(Frozen):
                 )
 
     def episode_seed(self, key: EpisodeKey) -> int:
-        """Return the seed of one attempt, the same in every run of this plan."""
-        text = f"{self.seed}/{key.task_id}/{key.attempt}"
+        """Return the seed of one attempt, the same in every run of this plan.
+
+        It is another one at a checkpoint: the same attempt of the plan without it would be sampled again.
+        """
+        text = f"{self.seed}/{key.task_id}/{key.attempt}" + (f"/{self.checkpoint.id}" if self.checkpoint else "")
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 

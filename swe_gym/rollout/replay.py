@@ -18,6 +18,9 @@ def replay_trajectory(
 ) -> Difference | None:
     r"""Take the recorded actions in a new sandbox and compare observations, rewards and info.
 
+    The environment is made as the record says, with the code, mounts and network that it names: read files of others
+    with `swe-gym replay`, which refuses these.
+
     Args:
         trajectory: A trajectory of this package. Imported trajectories have no environment to replay in.
         backend: Sandbox backend; None uses the recorded one.

@@ -225,7 +225,11 @@ class PassRates:
         return sorted(sorted(range(len(far)), key=lambda place: (again[place], far[place]))[:count])
 
 
-_MAY_CHANGE = {"run": ("updates", "minutes", "output", "trackers", "keep_episodes"), "generation": ("url", "options")}
+_MAY_CHANGE = {
+    "run": ("updates", "minutes", "output", "trackers", "keep_episodes"),
+    "generation": ("url", "options"),
+    "collect": ("ignore",),
+}
 """The fields that may differ when a run resumes."""
 
 

@@ -68,11 +68,12 @@ class PlayedBatch:
     Attributes:
         trajectories: Episodes that count, in the order of their slots.
         groups: Group of each episode.
-        lost: Failure of each lost episode, for example "SandboxLost: ...". If the same actions lose the sandbox twice,
-            the episode is not lost: it counts, with reward 0.
+        lost: Failure of each lost episode from the start of its task, for example "SandboxLost: ...". If the same
+            actions lose the sandbox twice, the episode is not lost: it counts, with reward 0.
         seconds: Wall-clock time ("all"), and thread time by activity: "start", "tools", "grading", "policy" and "rest"
             of the episodes that count, "lost" tries, and "idle". The activities add up to "all" times the threads.
         all_groups: The groups that were played, also those whose episodes were all lost.
+        lost_branches: Failure of each lost episode from a point of another one.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -80,6 +81,7 @@ class PlayedBatch:
     lost: tuple[str, ...]
     seconds: dict[str, float]
     all_groups: frozenset[int]
+    lost_branches: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, ends: Iterable[tuple[TrainSlot, Trajectory | Failure]], seconds: dict[str, float]) -> PlayedBatch:
@@ -89,9 +91,12 @@ class PlayedBatch:
         return cls(
             trajectories=tuple(trajectory for _, trajectory in good),
             groups=tuple(group for group, _ in good),
-            lost=tuple(_describe_failure(end) for _, end in found if isinstance(end, Failure)),
+            lost=tuple(_describe_failure(end) for slot, end in found if isinstance(end, Failure) and not slot.point),
             seconds=seconds,
             all_groups=frozenset(slot.group for slot, _ in found),
+            lost_branches=tuple(
+                _describe_failure(end) for slot, end in found if isinstance(end, Failure) and slot.point
+            ),
         )
 
     def join(self, other: PlayedBatch) -> PlayedBatch:
@@ -102,6 +107,7 @@ class PlayedBatch:
             lost=self.lost + other.lost,
             seconds={name: self.seconds.get(name, 0.0) + seconds for name, seconds in other.seconds.items()},
             all_groups=self.all_groups | other.all_groups,
+            lost_branches=self.lost_branches + other.lost_branches,
         )
 
     def keep(self, where: Sequence[bool]) -> PlayedBatch:
@@ -125,8 +131,12 @@ class TrainEpisodeJob(EpisodeJob[int]):
         return f"{self._task_id}/{self.key}/{self.number}"
 
     def understand(self, error: Exception) -> Failure | None:
-        """Return the failure that an error means. Other errors of the sampler are raised and end the training."""
-        return super().understand(error) if isinstance(error, _LOST) else None
+        """Return the failure that an error means. Other errors of the sampler are raised and end the training.
+
+        A prefix that differs from its record would differ again.
+        """
+        failure = super().understand(error) if isinstance(error, _LOST) else None
+        return failure._replace(retry=False) if failure and isinstance(error, ReplayError) else failure
 
     def work(self) -> _EpisodeWork | None:
         """Return the episode as data."""
@@ -224,6 +234,15 @@ class Collector:
         wall = time.monotonic() - started
         seconds["idle"] = max(0.0, min(self.workers, len(slots)) * wall - sum(seconds.values()))
         return PlayedBatch.of(zip(slots, ends, strict=True), {"all": wall, **seconds})
+
+    def check_point(self, point: EpisodeCheckpoint) -> None:
+        """Check that an episode can start at a point.
+
+        Raises:
+            UsageError: It is at a limit of the environment, or belongs to another version of its task.
+            TaskError: The task is broken.
+        """
+        _swe_env(self._first).choose_point({"checkpoint": point})
 
     def pool(self, make: Callable[[int, int], TrainEpisodeJob]) -> EpisodePool[int, TrainEpisodeJob]:
         """Return a pool of `config.workers` threads that retries a lost episode once."""

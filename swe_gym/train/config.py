@@ -1,6 +1,7 @@
 """The configuration of a training run: a TOML file, each value of which the command line can override."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Self
@@ -282,17 +283,23 @@ class CollectConfig(Frozen):
             The length of the prefix is steered to a pass rate of 1/2 (Prefix Sampling, arXiv 2605.05112).
         demonstrations: Run folder of `swe-gym rollout`, or a trajectory file, whose resolved episodes are successes of
             tasks that this run has not resolved. Their environment must be that of training.
-        ignore: Regular expressions of text that may differ when actions are played again, such as "in [0-9.]+s".
+        ignore: Regular expressions of text that may differ when actions are played again. The default is the time that
+            pytest and unittest print. May change when a run resumes.
     """
 
     prefixes: bool = False
     demonstrations: str = ""
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = (r"in [0-9.]+s",)
 
     @model_validator(mode="after")
     def _check_prefixes(self) -> Self:
-        if not self.prefixes and (self.demonstrations or self.ignore):
+        if not self.prefixes and (self.demonstrations or self.ignore != type(self).model_fields["ignore"].default):
             raise ValueError("collect.demonstrations and collect.ignore are for prefixes: set collect.prefixes = true")
+        for pattern in self.ignore:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"collect.ignore: {pattern!r} is not a regular expression: {error}") from error
         return self
 
 

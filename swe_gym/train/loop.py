@@ -5,12 +5,14 @@ import logging
 import math
 import re
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ..envs import EpisodeCheckpoint
+from ..errors import TaskError, UsageError
 from ..files import write_text
 from ..gateway import Renderer
 from ..gateway.agents import make_agent
@@ -105,6 +107,8 @@ def rollout_metrics(played: PlayedBatch) -> JsonObject:
             "prefix_resolved": sum(one.resolved for one in branches) / len(branches),
             "prefix_tokens_per_episode": sum(one.usage.completion_tokens for one in branches) / len(branches),
         }
+    if played.lost_branches:
+        metrics |= {"prefix_lost": len(played.lost_branches), "first_prefix_lost": played.lost_branches[0]}
     return metrics
 
 
@@ -404,7 +408,7 @@ class Trainer:
             missing = groups * (algorithm.max_staleness + 1) - self._ahead.groups
             self._ahead.add(self.state.draw(train.task_ids, missing, size))
             played = self._ahead.take(groups, self._repeated.pop(self.state.update + 1, ()))
-        count = len(played.trajectories) + len(played.lost)
+        count = sum(not one.parent for one in played.trajectories) + len(played.lost)
         if len(played.lost) > self.config.run.max_failed * count:
             raise TrainingStopped(
                 f"update {self.state.update + 1}: the infrastructure lost {len(played.lost)} of {count} "
@@ -419,7 +423,7 @@ class Trainer:
         refills = algorithm.max_refills if algorithm.zero_variance_groups == "refill" else 0
         for _ in range(1 + refills):
             missing = groups - len({played.groups[index] for index in _find_varied(played).nonzero()[:, 0].tolist()})
-            if not missing:
+            if missing <= 0:
                 break
             slots = self.state.draw(train.task_ids, missing, size, algorithm.curriculum)
             more = train.play(slots, temperature=self.config.generation.temperature)
@@ -430,11 +434,13 @@ class Trainer:
         return played
 
     def _play_prefixes(self, train: Collector, started: PlayedBatch, size: int) -> PlayedBatch:
-        """Play the groups that failed again, from points of earlier successes of their tasks."""
+        """Play the groups that failed and have no gradient again, from points of earlier successes of their tasks."""
         prefixes = self.state.prefixes
         prefixes.add(started.trajectories)
+        varied = {started.groups[index] for index in _find_varied(started).nonzero()[:, 0].tolist()}
         failed = find_failed(started.trajectories, started.groups)
-        points = {task_id: prefixes.point(task_id) for task_id in failed.values() if task_id in prefixes.found}
+        failed = {group: task_id for group, task_id in failed.items() if group not in varied}
+        points = dict(self._find_points(train, set(failed.values())))
         again = {-1 - group: task_id for group, task_id in failed.items() if task_id in points}
         slots = [
             TrainSlot(task_id, group, self.state.tasks.getrandbits(31), points[task_id])
@@ -446,8 +452,26 @@ class Trainer:
         played = train.play(slots, temperature=self.config.generation.temperature)
         for group, task_id in again.items():
             pairs = zip(played.trajectories, played.groups, strict=True)
-            prefixes.steer(task_id, [one.resolved for one, own in pairs if own == group])
+            ended = [one for one, own in pairs if own == group]
+            if ended and all(one.reason == "context" and not one.turns for one in ended):
+                prefixes.forget(task_id, "its prefix fills generation.max_context")
+            elif not ended:
+                prefixes.forget(task_id, "no episode from its prefix could be played; the log has first_prefix_lost")
+            else:
+                prefixes.steer(task_id, [one.resolved for one in ended])
         return played
+
+    def _find_points(self, train: Collector, task_ids: Iterable[str]) -> Iterator[tuple[str, EpisodeCheckpoint]]:
+        """Yield the tasks with an earlier success, and the point at which an episode of each starts."""
+        prefixes = self.state.prefixes
+        for task_id in sorted(prefixes.found.keys() & task_ids):
+            try:
+                point = prefixes.point(task_id)
+                train.check_point(point)
+            except (UsageError, TaskError) as error:
+                prefixes.forget(task_id, str(error))
+            else:
+                yield task_id, point
 
     def _evaluate(self, held_out: Collector) -> None:
         if not self.config.run.evaluate_every:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ..envs import EpisodeCheckpoint
 from ..errors import UsageError
-from ..trajectories import Trajectory
+from ..trajectories import Trajectory, Turn
 from ..types import Json, JsonObject
 
 logger = logging.getLogger(__name__)
@@ -85,16 +85,19 @@ class Prefixes:
             count = len(one.turns)
             if not one.resolved or one.parent or count < 2 or (known and count > len(known.record.turns)):
                 continue
+            try:
+                EpisodeCheckpoint.of_record(one, count - 1)  # the longest prefix
+            except UsageError as error:
+                logger.warning("a success of task %s gives no prefixes: %s", one.task_id, error)
+                continue
             length = min(known.length, count - 1) if known else math.ceil((count - 1) / 2)
-            kept = {name: getattr(one, name) for name in _KEPT}
-            short = Trajectory(**kept, reward_valid=True, resolved=True, reward=one.reward, outcome=one.outcome)
-            self.found[one.task_id] = EarlierSuccess(short, length)
+            self.found[one.task_id] = EarlierSuccess(_shorten(one), length)
 
     def add_demonstrations(self, trajectories: Iterable[Trajectory]) -> None:
-        """Keep successes of other policies.
+        """Keep successes of other policies. Those that cannot be played again are left out, with a warning.
 
         Raises:
-            UsageError: One is of the gold policy, or cannot be played again.
+            UsageError: One is of the gold policy, or none can be played again.
         """
         for one in trajectories:
             if one.policy.name == "gold":
@@ -103,39 +106,52 @@ class Prefixes:
                     "is what a model would learn from its prefixes: use episodes of another policy"
                 )
             self.add([one])
-            if one.task_id in self.found:
-                self.point(one.task_id)
+        if not self.found:
+            raise UsageError(
+                "collect.demonstrations: no episode gives a prefix: it needs two actions from the start of its task "
+                "and the environment of its record; the warnings say what is wrong with each"
+            )
 
     def point(self, task_id: str) -> EpisodeCheckpoint:
         """Return the point from which the next group of a task starts.
 
         Raises:
             KeyError: The task has no success.
-            UsageError: Its success cannot be played again.
         """
         one = self.found[task_id]
         return EpisodeCheckpoint.of_record(one.record, one.length, ignore=self.ignore)
+
+    def forget(self, task_id: str, why: str) -> None:
+        """Forget the success of a task, if it has one, and warn."""
+        if self.found.pop(task_id, None) is not None:
+            logger.warning("the success of task %s is forgotten: %s", task_id, why)
 
     def steer(self, task_id: str, resolved: Sequence[bool]) -> None:
         """Set the length of the next prefix of a task after a group of it.
 
         Args:
             task_id: The task.
-            resolved: Whether each episode of the group was. If all were lost, the success cannot be played again: it
-                is forgotten.
+            resolved: Whether each episode of the group was, at least one.
         """
         one = self.found.get(task_id)
-        if one is None:  # two groups of a task started from it, and the other one was lost
-            return
-        if not resolved:
-            logger.warning("no episode from a prefix of task %s could be played, so its success is forgotten", task_id)
-            del self.found[task_id]
+        if one is None:  # two groups of a task started from it, and it was forgotten after the other one
             return
         length = steer_length(one.length, sum(resolved) / len(resolved), one.longest)
         self.found[task_id] = one._replace(length=length)
 
 
-_KEPT = ("task_id", "policy", "env", "seed", "observation", "turns", "segments")
+_KEPT = ("task_id", "env", "seed", "observation", "reward_valid", "resolved", "reward", "outcome")
+_KEPT_OF_TURNS = ("action", "observation", "terminated", "truncated", "seconds", "policy_seconds")
+
+
+def _shorten(one: Trajectory) -> Trajectory:
+    """Return what a replay needs of an episode. Checkpoints of the run hold it for every task."""
+    turns = tuple(Turn(**{name: getattr(turn, name) for name in _KEPT_OF_TURNS}) for turn in one.turns)
+    segments = tuple(
+        part.model_copy(update={"logprobs": (0.0,) * len(part.token_ids), "versions": (-1,) * len(part.token_ids)})
+        for part in one.segments
+    )
+    return Trajectory(**{name: getattr(one, name) for name in _KEPT}, turns=turns, segments=segments)
 
 
 def find_failed(trajectories: Sequence[Trajectory], groups: Sequence[int]) -> dict[int, str]:

@@ -140,6 +140,8 @@ def resolved_episodes(
 ) -> list[Trajectory]:
     """Return the resolved episodes of a run, for rejection sampling.
 
+    Episodes that started from a checkpoint count only if they have tokens, whose mask leaves out what came before.
+
     Args:
         path: A run folder of `swe-gym rollout`, or a trajectory file.
         per_task: Maximum distinct episodes per task, fewest invalid calls and shortest first. 0 takes all.
@@ -148,14 +150,17 @@ def resolved_episodes(
     Raises:
         UsageError: The run is missing, or none of its episodes is resolved.
     """
-    played, found = 0, []
+    played, branches, found = 0, 0, []
     for trajectory in open_trajectories(path):
         played += 1
-        if trajectory.resolved and trajectory.reward_valid:
+        if trajectory.parent and not trajectory.segments:
+            branches += 1
+        elif trajectory.resolved and trajectory.reward_valid:
             found.append(trajectory)
     if not found:
+        omitted = f" ({branches} started from a checkpoint and are left out)" if branches else ""
         raise UsageError(
-            f"{setting}: none of the {played} episodes of {path} is resolved: use easier tasks, more attempts "
+            f"{setting}: none of the {played} episodes of {path}{omitted} is resolved: use easier tasks, more attempts "
             "or another model"
         )
     return _choose_best(found, per_task) if per_task else found

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from swe_gym.cli.common import BranchPoint, trusted_env
 from swe_gym.envs import EpisodeCheckpoint, SweEnv
 from swe_gym.errors import UsageError
 from swe_gym.rollout import Plan, RolloutOptions, play, rollout
@@ -16,7 +17,7 @@ from swe_gym.rollout.policies.llm import action_of, message_of
 from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer
-from swe_gym.trajectories.run_folder import open_trajectories
+from swe_gym.trajectories.run_folder import EpisodeKey, open_trajectories
 from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.types import Task, ToolCall
 from swe_gym_command import main
@@ -58,8 +59,52 @@ def test_what_cannot_be_a_point_is_refused(record: Trajectory) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             EpisodeCheckpoint.of_record(record.model_copy(update=changes), turn)
+    for change, message in (
+        ({"tool": "submit", "info": {"tool_ok": True}}, "turn 1 ended a step of the task"),
+        ({"seconds": -9.0}, "cannot be replayed: seconds"),
+    ):
+        first = record.turns[0].model_copy(update=change)
+        with pytest.raises(UsageError, match=message):
+            EpisodeCheckpoint.of_record(record.model_copy(update={"turns": (first, *record.turns[1:])}), 1)
     with pytest.raises(UsageError, match="invalid regular expression"):
         EpisodeCheckpoint.of_record(record, 1, ignore=["("])
+
+
+def test_a_file_runs_no_code_and_opens_nothing(record: Trajectory) -> None:
+    """Someone else may have written it. The user's own arguments win."""
+
+    def changed(**env: Any) -> Trajectory:
+        return record.model_copy(update={"env": {**record.env, **env}})
+
+    for env, message in (
+        ({"source": "subprocess:Popen"}, "names code, source 'subprocess:Popen'"),
+        ({"reward": "os:system"}, "names code, reward"),
+        ({"tools": ["bash", "os:system"]}, "names code, tools 'os:system'"),
+        ({"sandbox_options": {"mounts": {"/x": "/etc"}}}, "add --sandbox-option mounts=..."),
+        ({"sandbox_options": {"network": ["example.org"]}}, "add --sandbox-option network=..."),
+        ({"sandbox_options": {"options": {"runtime": "x"}, "build": {}}}, "add --sandbox-option options=..."),
+        ({"backend": None}, "has no backend"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            trusted_env(changed(**env), {})
+    mine = {"network": "egress", "memory_mb": 99}
+    kept = changed(sandbox_options={"network": "none", "memory_mb": 777, "pids": 64})
+    assert trusted_env(kept, {"backend": None})["sandbox_options"] == kept.env["sandbox_options"]
+    assert trusted_env(kept, {"sandbox_options": mine})["sandbox_options"] == {**mine, "pids": 64}
+    docker = trusted_env(changed(sandbox_options={"network": "egress"}), {"backend": "docker", "reward": "my:reward"})
+    assert (docker["sandbox_options"], docker["reward"]) == ({}, "my:reward")
+    point = EpisodeCheckpoint.of_record(record, 1)
+    assert BranchPoint(changed(record="r.jsonl"), point).env({})["record"] == "r.jsonl"
+    with pytest.raises(UsageError, match="leave out env.max_observation, which was"):
+        BranchPoint(record, point).env({"max_observation": 40})
+
+
+def test_a_replay_takes_positive_time_and_other_seeds(record: Trajectory, env_of_adder: Make) -> None:
+    point = EpisodeCheckpoint.of_record(record, 1).model_copy(update={"seconds": 60.0}).named()
+    branch = play(env_of_adder(), ScriptedPolicy([act("submit")]), options={"checkpoint": point})
+    assert branch.seconds["start"] > 0
+    plan, key = Plan(source="micro"), EpisodeKey("adder", 0, "")
+    assert plan.model_copy(update={"checkpoint": point}).episode_seed(key) != plan.episode_seed(key)
 
 
 def test_policies_without_a_model_continue(record: Trajectory, env_of_adder: Make) -> None:
@@ -151,6 +196,8 @@ def test_a_model_continues_its_own_conversation(
         (("--from", "runs/none/adder/0:1"), "no run folder or trajectory file is in this path"),
         ((*turn, "--agent", "mini", "--base-url", "http://localhost:1"), "the agent 'mini' cannot continue"),
         ((*turn, "-p", f"{__name__}:Forgetful"), f"the policy '{__name__}:Forgetful' cannot continue an episode"),
+        ((*turn, "env.max_turns=2", "--check"), "the checkpoint is at turn 2, and max_turns is 2"),
+        (("tasks.jsonl", "--ignore", "x"), "--ignore is for --from"),
     ):
         assert run(*words) == 2
         assert message in capsys.readouterr().err

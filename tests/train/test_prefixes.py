@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from test_collect import GENERATION, SUBMIT, Bytes, Generator, bash
 
+from swe_gym.envs import EpisodeCheckpoint
 from swe_gym.errors import UsageError
+from swe_gym.rollout import Failure
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.train.collect import Collector, PlayedBatch, TrainSlot
-from swe_gym.train.config import EnvConfig
+from swe_gym.train.config import CollectConfig, EnvConfig
 from swe_gym.train.prefixes import Prefixes, find_failed, steer_length
 from swe_gym.trajectories import PolicyInfo, Trajectory, Turn
 
@@ -62,13 +65,95 @@ def test_the_shortest_success_from_the_start_is_kept() -> None:
     assert (len(prefixes.found["a"].record.turns), prefixes.found["a"].length) == (3, 2)
     again = Prefixes(json.loads(json.dumps(prefixes.facts())), ["x"])
     assert (again.found, again.point("a").ignore) == (prefixes.found, ("x",))
-    for resolved in ([], [True], []):
-        prefixes.steer("a", resolved)
+    for _ in range(2):
+        prefixes.forget("a", "why")
+        prefixes.steer("a", [True])
         assert prefixes.found == {}
     with pytest.raises(UsageError, match="the gold policy applies the patch of a in one command"):
         prefixes.add_demonstrations([episode("a", 3, policy="gold")])
-    with pytest.raises(UsageError, match="has no environment"):
-        prefixes.add_demonstrations([episode("a", 3).model_copy(update={"env": {}})])
+    agent = episode("a", 3).model_copy(update={"policy": PolicyInfo(name="llm", options={"agent": "mini"})})
+    with pytest.raises(UsageError, match="no episode gives a prefix"):
+        prefixes.add_demonstrations([agent, episode("a", 3).model_copy(update={"env": {}})])
+    prefixes.add_demonstrations([agent, episode("b", 3)])
+    assert prefixes.found.keys() == {"b"}
+
+
+def test_a_success_whose_longest_prefix_cannot_be_played_again_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    whole = episode("a", 4)
+    judged = whole.turns[2].model_copy(update={"tool": "submit", "info": {"tool_ok": True}})
+    prefixes = Prefixes()
+    prefixes.add([whole.model_copy(update={"turns": (*whole.turns[:2], judged, whole.turns[3])})])
+    assert prefixes.found == {}
+    assert "turn 3 ended a step of the task, which was judged" in caplog.text
+
+
+def test_text_that_differs_is_checked_before_a_run() -> None:
+    with pytest.raises(ValueError, match="is not a regular expression"):
+        CollectConfig(prefixes=True, ignore=("(",))
+    (usual,) = CollectConfig.model_validate_json(CollectConfig().model_dump_json()).ignore
+    for line in ("== 2 passed in 0.12s ==", "Ran 3 tests in 0.001s"):
+        assert re.sub(usual, "", line) != line
+
+
+class Played:
+    """Plays what a test says, in place of a collector."""
+
+    task_ids = ("t0", "t1", "t2", "t3")
+
+    def __init__(self, ends: Any, refused: str = "") -> None:
+        self.ends, self.refused, self.slots = ends, refused, []
+
+    def check_point(self, point: EpisodeCheckpoint) -> None:
+        if self.refused:
+            raise UsageError(self.refused)
+
+    def play(self, slots: Any, temperature: float) -> PlayedBatch:
+        self.slots += slots
+        return PlayedBatch.of([(slot, self.ends(slot, place % 2)) for place, slot in enumerate(slots)], {})
+
+
+def refill(played: Played, model_folder: str, tmp_path: Path) -> Any:
+    """Play an update of two groups of two, each task with an earlier success. Return the trainer and the episodes."""
+    from test_loop import config
+
+    from swe_gym.train.loop import Trainer
+
+    algorithm = {"prompts_per_step": 2, "group_size": 2, "zero_variance_groups": "refill", "advantage": "rloo"}
+    trainer = Trainer(config(model_folder, tmp_path, algorithm=algorithm, collect={"prefixes": True}))
+    trainer.log.close()
+    trainer.state.prefixes.add(episode(task_id, 3) for task_id in played.task_ids)
+    return trainer, trainer._play(played, 2, 2)
+
+
+def test_groups_with_a_gradient_are_not_played_again(model_folder: str, tmp_path: Path) -> None:
+    """A reward that is not binary has a gradient without a resolved episode."""
+    pytest.importorskip("torch")
+
+    def end(slot: TrainSlot, place: int) -> Trajectory:
+        return episode(slot.task_id, 3, resolved=False).model_copy(update={"reward": place / 2})
+
+    played = Played(end)
+    _, found = refill(played, model_folder, tmp_path)
+    assert (len(found.trajectories), {slot.point for slot in played.slots}) == (4, {None})
+
+
+@pytest.mark.parametrize("why", ["at a limit", "context", "differs"])
+def test_a_success_that_gives_no_episodes_is_forgotten(why: str, model_folder: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+
+    def end(slot: TrainSlot, place: int) -> Trajectory | Failure:
+        if slot.point is None:
+            return episode(slot.task_id, 3, resolved=False)
+        full = {"turns": (), "reason": "context", "parent": "x", "resolved": False}
+        return (
+            episode(slot.task_id, 3).model_copy(update=full)
+            if why == "context"
+            else Failure("ReplayError", "reset", "turn 1 differs", retry=False)
+        )
+
+    trainer, found = refill(Played(end, why if why == "at a limit" else ""), model_folder, tmp_path)
+    assert trainer.state.prefixes.found == {}
+    assert (found.lost, len(found.lost_branches)) == ((), 8 if why == "differs" else 0)
 
 
 def test_groups_without_a_resolved_episode_have_failed() -> None:
@@ -146,8 +231,8 @@ def test_a_prefix_that_differs_loses_its_episodes() -> None:
     prefixes = Prefixes()
     prefixes.add([whole.model_copy(update={"resolved": True, "turns": (wrong, *whole.turns[1:])})])
     found = play("threads", TrainSlot("", -1, 0, prefixes.point(whole.task_id)))
-    assert (found.trajectories, found.all_groups) == ((), {-1})
-    assert found.lost[0].startswith("ReplayError: the episode cannot continue after turn 1")
+    assert (found.trajectories, found.all_groups, found.lost) == ((), {-1}, ())
+    assert found.lost_branches[0].startswith("ReplayError: the episode cannot continue after turn 1")
 
 
 # --- a run -------------------------------------------------------------------------------------------------------
@@ -190,6 +275,7 @@ def test_a_run_starts_failed_groups_again_and_resumes_bit_by_bit(model_folder: s
     assert [sum("prefix" in row for row in line["played"]) for line in lines] == [0, 4, 4]
 
     Trainer(config(model_folder, tmp_path / "cut", run={"updates": 1, "seed": 37}, **sections)).run()
+    sections["collect"]["ignore"] = ["no such text"]  # may be added on resume
     resumed = Trainer(config(model_folder, tmp_path / "cut", run={"updates": 3, "seed": 37}, **sections))
     resumed.run()
     assert torch.equal(weights(whole), weights(resumed))

@@ -18,6 +18,7 @@ from ...spaces import Info
 from ...trajectories import PolicyInfo, Segment, Usage
 from ...types import Json, JsonObject, ToolSpec
 from ..policies import PolicyReport
+from ..policies.llm import message_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -359,6 +360,7 @@ class TokenPolicy:
     ) -> None:
         if not isinstance(env.unwrapped, ToolEnv):
             raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
+        self._env: ToolEnv = env.unwrapped
         self._generator = generator
         self._template = template
         self._system = system or short_prompt(env.unwrapped.tools)
@@ -385,7 +387,8 @@ class TokenPolicy:
     def resume(self, turns: Sequence[tuple[str, str]], tokens: Sequence[int] = ()) -> None:
         """Take over the turns before a branch. Their tokens have mask 0."""
         for observation, action in turns:
-            self._earlier += [_user(observation), self._template.answer(action)]
+            said = message_of(action, self._env, native=False, call_id="")["content"]
+            self._earlier += [_user(observation), self._template.answer(said)]
         self._turn = len(turns)
         if tokens:
             self._conversation = TokenConversation(

@@ -29,19 +29,18 @@ def conversation(one: Trajectory) -> list[Message]:
     return messages[:-1] if one.turns else messages
 
 
-def _shows_task(one: Trajectory) -> bool:
-    """Return whether the conversation begins with the task, not with what a branch saw last."""
-    return bool(one.messages) or not one.parent
+def _is_whole(one: Trajectory) -> bool:
+    """Return whether all answers are the policy's: those before a branch are its parent's."""
+    return not one.parent
 
 
 def to_sft(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield rows for SFT trainers of chat models: `messages`, and `tools` if calls went through the API.
 
     Filter the trajectories first: only resolved ones are good examples. `reward` and `resolved` are None if the reward
-    is not valid. Episodes that started from a checkpoint are omitted if their messages were not recorded: the task is
-    not in them.
+    is not valid. Episodes that started from a checkpoint are omitted: a trainer would learn the answers before it too.
     """
-    for one in filter(_shows_task, trajectories):
+    for one in filter(_is_whole, trajectories):
         messages = conversation(one)
         row: JsonObject = {"messages": messages}
         if any(message.get("tool_calls") for message in messages):
@@ -60,7 +59,7 @@ def to_preferences(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """
     tasks: dict[str, list[Trajectory]] = {}
     for one in trajectories:
-        if one.reward_valid and one.turns and _shows_task(one):
+        if one.reward_valid and one.turns and _is_whole(one):
             tasks.setdefault(one.task_id, []).append(one)
     for task_id, attempts in tasks.items():
         ranked = sorted(attempts, key=lambda one: (-one.reward, len(one.turns), one.attempt))
