@@ -23,9 +23,10 @@ import gymnasium
 from ..actions import render_call
 from ..errors import MissingDependency, PolicyError, SandboxError, SweGymError, UsageError
 from ..rollout import LiveEpisode, Plan, RolloutOptions, rollout
-from ..rollout.policies import ENDING, EpisodeSettings, PolicyReport
+from ..rollout.policies import EpisodeSettings, PolicyReport
 from ..spaces import Info
 from ..threads import in_thread
+from ..tools import ENDING
 from ..trajectories import PolicyInfo, Turn
 from ..types import ToolCall, ToolSpec
 

@@ -70,6 +70,7 @@ class Claim:
         place: Place in the file or folder.
         config_hash: Configuration of the run; empty outside our runs.
         env: Arguments of the environment; empty outside our runs.
+        parent: Point from which its episode started, as in `Trajectory`.
         verdict: ORACLE CONTENT: the former verdict, from our runs.
     """
 
@@ -81,6 +82,7 @@ class Claim:
     place: str = ""
     config_hash: str = ""
     env: JsonObject = field(default_factory=dict)
+    parent: str = ""
     verdict: Verdict | None = field(default=None, repr=False)
 
     @property
@@ -194,6 +196,7 @@ def _claim_of(one: Trajectory) -> Claim:
         place=f"attempt {one.attempt}",
         config_hash=one.config_hash,
         env=one.env,
+        parent=one.parent,
         verdict=one.verdict,
     )
 

@@ -457,6 +457,8 @@ def _choose(claims: "Claims", match: str, attempt: int | None, where: Where, *, 
     ids, tasks, kept = set(source.ids()), {}, []
     for claim in wanted:
         why = find_unsafe(claim.env) if certified else find_invalid(claim.env)
+        if certified and claim.parent:
+            why = f"its episode started from {claim.parent}: a part of the work is not its policy's"
         if claim.task_id not in ids:
             why = f"{opened[0]} has no task of this id"
         if not why and claim.task_id not in tasks:

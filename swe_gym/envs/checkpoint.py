@@ -19,12 +19,9 @@ from ..errors import ReplayError, UsageError, wrong_fields
 from ..files import write_text
 from ..sandboxes import Sandbox, Snapshot
 from ..spaces import Info
-from ..tools import bound
+from ..tools import ENDING, bound
 from ..trajectories import CUT, Segment, Trajectory, shortened_like
 from ..types import Frozen, Json, JsonObject, Task
-
-ENDING = ("submit", "finish")
-"""Tools that end an episode, or a step of its task."""
 
 CONTEXT = 60
 """Characters shown before and after a difference."""

@@ -37,11 +37,11 @@ from ..grading import Patch, apply_diff, find_statuses
 from ..grading.in_place import steps_of
 from ..registry import Registry
 from ..spaces import Info
+from ..tools import ENDING
 from ..trajectories import ModelServer, PolicyInfo, Prices, Trajectory, Turn, Usage
 from ..types import JsonObject, Task, TestStatus
 from .episode import RecordedEpisode
 from .policies import (
-    ENDING,
     EpisodeSettings,
     Policy,
     PolicyFactory,

@@ -19,7 +19,10 @@ else:
         return _load(__name__, name)
 
 
-__all__ = ["TOOLS", "TOOLSETS", "Tool", "ToolContext", "bound", "harmless", "make_tools", "shorten", "tool"]
+__all__ = ["ENDING", "TOOLS", "TOOLSETS", "Tool", "ToolContext", "bound", "harmless", "make_tools", "shorten", "tool"]
+
+ENDING = ("submit", "finish")
+"""Names of tools that end an episode, or a step of its task."""
 
 TOOLS = Registry[object](
     "tool",

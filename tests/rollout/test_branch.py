@@ -9,17 +9,19 @@ import pytest
 
 from swe_gym.cli.common import BranchPoint, trusted_env
 from swe_gym.envs import EpisodeCheckpoint, SweEnv
-from swe_gym.errors import UsageError
+from swe_gym.errors import ReplayError, UsageError
 from swe_gym.rollout import Plan, RolloutOptions, play, rollout
 from swe_gym.rollout.policies import make_policies
-from swe_gym.rollout.policies.base import check_resumes
-from swe_gym.rollout.policies.llm import action_of, message_of
+from swe_gym.rollout.policies.base import check_resumes, message_of
+from swe_gym.rollout.policies.llm import action_of
 from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer
 from swe_gym.trajectories.run_folder import EpisodeKey, open_trajectories
 from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.types import Task, ToolCall
+from swe_gym.vector.slot import SlotAnswer
+from swe_gym.viewer import write_results
 from swe_gym_command import main
 
 Make = Callable[..., SweEnv]
@@ -95,7 +97,7 @@ def test_a_file_runs_no_code_and_opens_nothing(record: Trajectory) -> None:
     assert (docker["sandbox_options"], docker["reward"]) == ({}, "my:reward")
     point = EpisodeCheckpoint.of_record(record, 1)
     assert BranchPoint(changed(record="r.jsonl"), point).env({})["record"] == "r.jsonl"
-    with pytest.raises(UsageError, match="leave out env.max_observation, which was"):
+    with pytest.raises(UsageError, match=r"leave out env\.max_observation, which was"):
         BranchPoint(record, point).env({"max_observation": 40})
 
 
@@ -166,10 +168,13 @@ def test_a_model_continues_its_own_conversation(
     pytest.importorskip("openai")
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> int:
+    def run_command(*words: str) -> int:
         with pytest.raises(SystemExit) as end:
-            main(["rollout", *words])
+            main(list(words))
         return int(end.value.code or 0)
+
+    def run(*words: str) -> int:
+        return run_command("rollout", *words)
 
     with OpenAIServer(answer) as server:
         monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
@@ -187,6 +192,10 @@ def test_a_model_continues_its_own_conversation(
         assert branch.messages == whole.messages
         assert branch.usage.calls == len(branch.turns) == 1
         assert branch.env["max_turns"] == 9
+    found = write_results(f"runs/first-adder-0-2-{server.model}")
+    assert (found["source"], found["predictions"]) == ("file from first/adder/0:2", [])
+    assert run_command("certify", f"runs/first-adder-0-2-{server.model}") == 1
+    assert "its episode started from first/adder/0:2" in capsys.readouterr().out
     capsys.readouterr()
     for words, message in (
         (("toy", *turn), "--from continues an episode of one task"),
@@ -230,6 +239,9 @@ def test_a_replay_that_differs_stops_the_run(record: Trajectory, tmp_path: Path)
     (failed,) = Trajectory.read(tmp_path / "run/failed.jsonl")
     assert failed.reason == "ReplayError"
     assert "turn 1: observation differs at byte" in failed.failure
+    assert not SlotAnswer(
+        None, {}, error=ReplayError("turn 1")
+    ).is_mistake  # other slots of a vector environment play on
     with pytest.raises(UsageError, match="the plan's tasks must be this one"):
         rollout(plan.model_copy(update={"tasks": ("other",)}), tmp_path / "other")
     with pytest.raises(UsageError, match="ToolCall cannot continue"):

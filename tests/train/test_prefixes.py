@@ -103,11 +103,11 @@ class Played:
     def __init__(self, ends: Any, refused: str = "") -> None:
         self.ends, self.refused, self.slots = ends, refused, []
 
-    def check_point(self, point: EpisodeCheckpoint) -> None:
+    def check_point(self, point: EpisodeCheckpoint) -> None:  # noqa: ARG002
         if self.refused:
             raise UsageError(self.refused)
 
-    def play(self, slots: Any, temperature: float) -> PlayedBatch:
+    def play(self, slots: Any, temperature: float) -> PlayedBatch:  # noqa: ARG002
         self.slots += slots
         return PlayedBatch.of([(slot, self.ends(slot, place % 2)) for place, slot in enumerate(slots)], {})
 
@@ -141,7 +141,7 @@ def test_groups_with_a_gradient_are_not_played_again(model_folder: str, tmp_path
 def test_a_success_that_gives_no_episodes_is_forgotten(why: str, model_folder: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
 
-    def end(slot: TrainSlot, place: int) -> Trajectory | Failure:
+    def end(slot: TrainSlot, _: int) -> Trajectory | Failure:
         if slot.point is None:
             return episode(slot.task_id, 3, resolved=False)
         full = {"turns": (), "reason": "context", "parent": "x", "resolved": False}

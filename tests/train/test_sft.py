@@ -94,8 +94,9 @@ def test_per_task_prefers_valid_calls_and_short_episodes(tmp_path: Path) -> None
 
 
 def test_a_run_without_resolved_episodes_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "some.jsonl", episode(LS, resolved=False), episode(LS, resolved=False))
-    with pytest.raises(UsageError, match=r"none of the 2 episodes of .*some\.jsonl is resolved"):
+    branch = episode(LS).model_copy(update={"parent": "run/t/0:1"})
+    path = write(tmp_path / "some.jsonl", episode(LS, resolved=False), branch)
+    with pytest.raises(UsageError, match=r"some\.jsonl \(1 started from a checkpoint and are left out\) is resolved"):
         resolved_episodes(path)
     with pytest.raises(UsageError, match="neither a run folder nor a trajectory file"):
         resolved_episodes(tmp_path / "nothing")

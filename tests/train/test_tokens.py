@@ -1,5 +1,6 @@
 """Training uses exactly the sampled tokens, whatever the chat template does."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -152,6 +153,21 @@ def test_an_episode_is_recorded_as_tokens(tokenizer: Any) -> None:
     assert list(segment.token_ids[: len(third)]) == third
     assert trajectory.usage.completion_tokens == sum(segment.loss_mask)
     assert "bash(command" in template.decode(first)
+
+
+def test_earlier_calls_of_an_api_are_written_as_the_model_writes_its_own(tokenizer: Any) -> None:
+    """Those of a demonstration, which has no tokens."""
+    template = using(tokenizer, "chatml")
+    generator = Says(template, tokenizer.eos_token_id, ["nothing"])
+    call = {"type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+    with gymnasium.make("SWE/Micro-v0", task_id="micro-1-0") as env:
+        policy = TokenPolicy(env, generator, template)
+        policy.reset({})
+        policy.resume([("Repair it.", json.dumps({"role": "assistant", "content": "I look.", "tool_calls": [call]}))])
+        policy.act("calc.py")
+    text = template.decode(generator.prompts[0][0])
+    assert "tool_calls" not in text
+    assert 'I look.\n\n{"name": "bash", "arguments": {"command": "ls"}}' in text
 
 
 def test_a_full_context_ends_the_episode_with_grading(tokenizer: Any) -> None:

@@ -162,7 +162,7 @@ def test_pairs_match_the_best_with_the_worst_attempt() -> None:
 
 
 def test_the_harness_takes_one_prediction_per_task() -> None:
-    (row,) = to_predictions([trajectory()])
+    (row,) = to_predictions([trajectory(), trajectory(parent="run/a/0:2")])
     assert row == {"instance_id": "a", "model_name_or_path": "acme-7b", "model_patch": trajectory().patch}
     with pytest.raises(UsageError, match="more than once"):
         list(to_predictions([trajectory(), trajectory(attempt=1)]))

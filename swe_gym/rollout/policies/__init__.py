@@ -15,7 +15,6 @@ from .base import Policy as Policy
 from .base import PolicyFactory as PolicyFactory
 
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
-    from .base import ENDING as ENDING
     from .base import EpisodeSettings as EpisodeSettings
     from .base import HostedPolicy as HostedPolicy
     from .base import Player as Player
@@ -23,6 +22,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .base import ReportingPolicy as ReportingPolicy
     from .base import ResumingPolicy as ResumingPolicy
     from .base import check_resumes as check_resumes
+    from .base import message_of as message_of
     from .gold import GoldPolicy as GoldPolicy
     from .human import HumanPolicy as HumanPolicy
     from .llm import TOKENS_PER_CHARACTER as TOKENS_PER_CHARACTER
@@ -42,7 +42,6 @@ else:
 
 
 __all__ = [
-    "ENDING",
     "POLICIES",
     "TOKENS_PER_CHARACTER",
     "EmptyPolicy",
@@ -67,6 +66,7 @@ __all__ = [
     "is_native",
     "make_players",
     "make_policies",
+    "message_of",
 ]
 
 _AGENTS = "swe_gym.gateway.play:AgentPlayers"

@@ -4,15 +4,17 @@ The episode of a policy may run elsewhere: `HostedPolicy` asks the driver for ea
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
 
-from ...actions import render_call, shell_tool
+from ...actions import parse_action, render_call, shell_tool
 from ...envs import SweEnv, ToolEnv
-from ...errors import PolicyError, UsageError
+from ...errors import ActionError, PolicyError, UsageError
 from ...spaces import Info
+from ...tools import ENDING
 from ...trajectories import ModelServer, PolicyInfo, Prices, Segment, Trajectory, Turn, Usage
 from ...types import JsonObject, Task, ToolCall, ToolSpec
 from ..pool import DriverLink
@@ -246,10 +248,6 @@ class HostedPolicy:
         return self._report
 
 
-ENDING = ("submit", "finish")
-"""Names of tools that end the episode."""
-
-
 def swe_env(env: gymnasium.Env[str, str]) -> SweEnv:
     """Return the `SweEnv` below all wrappers, for policies that read its task.
 
@@ -304,3 +302,40 @@ def shell_call(env: ToolEnv, command: str) -> ToolCall:
         raise UsageError("this policy needs a shell tool, and the environment has none")
     spec, parameter = shell
     return ToolCall(name=spec.name, arguments={parameter: command})
+
+
+def message_of(action: str, env: ToolEnv, *, native: bool, call_id: str) -> JsonObject:
+    """Return an action as a message of the model: the reverse of `llm.action_of`, also for actions in other formats.
+
+    Args:
+        action: The action. One without a valid call, or that cannot be written in the format, is a text.
+        env: The environment whose tools it uses.
+        native: Whether the model calls tools through the server's API.
+        call_id: Id of the call if the action has none.
+    """
+    message = _as_message(action)
+    if native and message is not None:
+        return message
+    try:
+        parsed = parse_action(action, env.tools, format=env.config["action_format"])
+        call = parsed.call if native else parsed.call.model_copy(update={"call_id": None})
+        if native:
+            call = call.model_copy(update={"call_id": call.call_id or call_id})
+            made: JsonObject = json.loads(render_call(call, "openai"))
+            return {**made, "content": parsed.thought or None}
+        if message is not None:
+            text = render_call(call, env.config["action_format"])
+            return {"role": "assistant", "content": "\n\n".join(filter(None, [parsed.thought, text]))}
+    except (ActionError, UsageError):
+        pass
+    return {"role": "assistant", "content": action}
+
+
+def _as_message(action: str) -> JsonObject | None:
+    """Return the message with tool calls that an action is; None if it is another text."""
+    try:
+        found = json.loads(action)
+    except (ValueError, RecursionError):
+        return None
+    calls = found.get("tool_calls") if isinstance(found, dict) else None
+    return {**found, "role": "assistant"} if calls and isinstance(calls, list) else None

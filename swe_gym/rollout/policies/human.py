@@ -11,8 +11,9 @@ from rich.text import Text
 from ...actions import shell_tool
 from ...errors import UsageError
 from ...spaces import Info
+from ...tools import ENDING
 from ...types import ToolCall, ToolSpec
-from .base import ENDING, render, tool_env
+from .base import render, tool_env
 
 HELP = """\
 A line is a shell command. A line that begins with a colon is a tool:

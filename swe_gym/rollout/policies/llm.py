@@ -15,14 +15,14 @@ from typing import Any, Literal
 import gymnasium
 from pydantic import Field, PrivateAttr, SecretStr
 
-from ...actions import describe_tools, parse_action, render_call
+from ...actions import describe_tools
 from ...envs import ToolEnv
-from ...errors import ActionError, PolicyError, UsageError
+from ...errors import PolicyError, UsageError
 from ...spaces import Info
 from ...trajectories import ModelServer, PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
 from .answer_cache import AnswerCache
-from .base import PolicyReport, tool_env
+from .base import PolicyReport, message_of, tool_env
 from .chat_client import ChatClient, ChatReply, ContextExceeded, address_of, without_key
 from .history import ChatHistory
 from .server_check import SECONDS, identity_of, known_prices, rows_of
@@ -362,40 +362,3 @@ def action_of(message: JsonObject) -> str:
     text: str = message["content"] or ""
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return f"<think>\n{reasoning}\n</think>\n\n{text}" if reasoning else text
-
-
-def message_of(action: str, env: ToolEnv, *, native: bool, call_id: str) -> JsonObject:
-    """Return an action as a message of the model: the reverse of `action_of`, also for actions in other formats.
-
-    Args:
-        action: The action. One without a valid call, or that cannot be written in the format, is a text.
-        env: The environment whose tools it uses.
-        native: Whether the model calls tools through the server's API.
-        call_id: Id of the call if the action has none.
-    """
-    message = _as_message(action)
-    if native and message is not None:
-        return message
-    try:
-        parsed = parse_action(action, env.tools, format=env.config["action_format"])
-        call = parsed.call if native else parsed.call.model_copy(update={"call_id": None})
-        if native:
-            call = call.model_copy(update={"call_id": call.call_id or call_id})
-            made: JsonObject = json.loads(render_call(call, "openai"))
-            return {**made, "content": parsed.thought or None}
-        if message is not None:
-            text = render_call(call, env.config["action_format"])
-            return {"role": "assistant", "content": "\n\n".join(filter(None, [parsed.thought, text]))}
-    except (ActionError, UsageError):
-        pass
-    return {"role": "assistant", "content": action}
-
-
-def _as_message(action: str) -> JsonObject | None:
-    """Return the message with tool calls that an action is; None if it is another text."""
-    try:
-        found = json.loads(action)
-    except (ValueError, RecursionError):
-        return None
-    calls = found.get("tool_calls") if isinstance(found, dict) else None
-    return {**found, "role": "assistant"} if calls and isinstance(calls, list) else None

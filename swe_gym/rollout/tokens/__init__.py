@@ -17,8 +17,7 @@ from ...errors import PolicyError, UsageError
 from ...spaces import Info
 from ...trajectories import PolicyInfo, Segment, Usage
 from ...types import Json, JsonObject, ToolSpec
-from ..policies import PolicyReport
-from ..policies.llm import message_of
+from ..policies import PolicyReport, message_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -468,9 +468,10 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def source_of(info: RunInfo) -> str:
-    """Return the task source of a run; empty if it is unknown."""
-    env = info.config.get("env")
-    return str(env.get("source") or "") if isinstance(env, dict) else ""
+    """Return the task source of a run, with the point from which its episodes started; empty if it is unknown."""
+    env, point = info.config.get("env"), info.config.get("checkpoint")
+    source = str(env.get("source") or "") if isinstance(env, dict) else ""
+    return f"{source} from {point.get('origin') or point.get('id')}" if isinstance(point, dict) else source
 
 
 def model_of(info: RunInfo) -> str:

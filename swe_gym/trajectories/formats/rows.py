@@ -127,13 +127,16 @@ def _make_types(kind: object, names: str) -> JsonObject:
 def to_predictions(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield `instance_id`, `model_name_or_path` and `model_patch`, one row per task.
 
-    If only the beginning of a patch was recorded, it cannot be applied and `model_patch` is empty.
+    If only the beginning of a patch was recorded, it cannot be applied and `model_patch` is empty. Episodes that
+    started from a checkpoint are omitted: a part of their work is another policy's.
 
     Raises:
         UsageError: A task has two attempts; the harness accepts one.
     """
     seen: set[str] = set()
     for one in trajectories:
+        if one.parent:
+            continue
         if one.task_id in seen:
             raise UsageError(f"{one.task_id} was attempted more than once: export a single attempt (--attempt 0)")
         seen.add(one.task_id)
