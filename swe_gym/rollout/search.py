@@ -24,6 +24,7 @@ from ..envs import EpisodeCheckpoint, SweEnv
 from ..errors import (
     ActionError,
     DiffError,
+    FileError,
     GradingError,
     PolicyError,
     SandboxClosed,
@@ -365,6 +366,10 @@ class TreePlayer:
         return TreeEpisode(env, settings, self._policies, self._seed)
 
 
+class LostBranch(Exception):
+    """A step lost its sandbox. The record has it; it is never raised."""
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class TreeNode:
     """A point of the episode.
@@ -411,6 +416,7 @@ class TreeEpisode(RecordedEpisode):
         self._calls = self._values = self._proposals = 0
         self._seconds_of = {"start": 0.0, "tools": 0.0, "policy": 0.0, "values": 0.0}
         self._losses = 0  # branches in a row
+        self._failure: Exception | None = None  # of the last branch
         self._failed = False
         self._width = self._options.branches
         self._nodes: list[TreeNode] = []
@@ -427,8 +433,15 @@ class TreeEpisode(RecordedEpisode):
         for _ in {"best": self._search_best, "beam": self._search_beams}[self._options.search](root):
             if self._is_over():
                 break
-        if not self._failed:
-            self._submit(max(self._nodes, key=lambda node: node.rank))
+        if self._failure is not None and (self._failed or len(self._nodes) == 1):
+            self._fail(self._failure)
+        else:
+            self._submit_best(max(self._nodes, key=lambda node: node.rank))
+
+    def _fail(self, failure: Exception) -> None:
+        """End the episode without a reward. A step that lost its sandbox is recorded as in any episode."""
+        if not isinstance(failure, LostBranch):
+            raise failure
 
     def _is_over(self) -> bool:
         """Whether the search ends: the goal, a budget, or sandboxes that fail in a row."""
@@ -511,27 +524,27 @@ class TreeEpisode(RecordedEpisode):
     def _expand(self, node: TreeNode) -> TreeNode | None:
         """Try an action at a node. Return the new node; None if there is none.
 
-        A branch that fails is given up: its sandbox did not start, was lost or holds too much, or a model did not
-        answer. The search goes on, unless `LOST` of them fail in a row.
-
-        Raises:
-            SandboxError, PolicyError: The failure of the last of them.
+        A branch that fails is given up. If its sandbox did not start or was lost, or a model did not answer, it counts
+        as not tried. The search goes on, unless `LOST` of these fail in a row.
         """
-        node.proposals += 1
         self._proposals += 1
-        before = self._losses
+        tried, self._failure = set(node.tried), None
         try:
             child = self._try_action(node)
         except SandboxClosed:  # the episode was cancelled
             raise
-        except (SandboxError, PolicyError) as error:
-            self._losses += 1
-            if self._losses >= LOST:
-                raise
+        except FileError as error:  # it wrote too much
             logger.warning("a branch is given up: %s", error)
-            return None
-        self._losses = self._losses if self._losses > before else 0
-        return child
+            child = None
+        except (SandboxError, PolicyError) as error:
+            self._failure, child = error, None
+        if self._failure is None:
+            self._losses, node.proposals = 0, node.proposals + 1
+            return child
+        self._losses, node.tried = self._losses + 1, tried
+        self._failed = self._losses >= LOST
+        logger.warning("a branch failed: %s", self._failure)
+        return None
 
     def _try_action(self, node: TreeNode) -> TreeNode | None:
         observation = self._go_to(node)
@@ -549,8 +562,8 @@ class TreeEpisode(RecordedEpisode):
         self._calls += 1
         self._path = (*node.turns, turn)
         if turn.terminated or turn.truncated:  # a limit: the rest of this branch is lost
-            self._losses += turn.info["outcome"] == "infra_failed"
-            self._failed = self._losses >= LOST
+            if turn.info["outcome"] == "infra_failed":
+                self._failure = LostBranch(self._swe_env.stats["failure"])
             return None
         return self._add_node(self._path, report)
 
@@ -600,6 +613,19 @@ class TreeEpisode(RecordedEpisode):
         turn = self._recorder.turns[-1].model_copy(update={"policy_seconds": seconds, "usage": report.usage})
         self._seconds_of["tools"] += turn.seconds
         return turn
+
+    def _submit_best(self, node: TreeNode) -> None:
+        """Submit the work of a node; if its sandbox fails, once again in another one."""
+        try:
+            self._submit(node)
+        except SandboxClosed:
+            raise
+        except SandboxError as error:
+            logger.warning("the work is submitted once again: %s", error)
+        else:
+            if not self._path or self._path[-1].info["outcome"] != "infra_failed":
+                return
+        self._submit(node)
 
     def _submit(self, node: TreeNode) -> None:
         """Submit the work of a node, or end the episode there if nobody proposed to submit."""

@@ -1,6 +1,7 @@
 """A policy that errs at times, and a search that goes back."""
 
 import contextlib
+import functools
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -11,14 +12,16 @@ import gymnasium
 import pytest
 
 from swe_gym.envs import SweEnv
-from swe_gym.errors import PolicyError, TaskError, UsageError
+from swe_gym.errors import PolicyError, SandboxStartError, TaskError, UsageError
 from swe_gym.rollout import Plan, RolloutBudget, play, replay_trajectory, rollout
+from swe_gym.rollout.attempt import Try, _Stream
 from swe_gym.rollout.policies import PolicyReport, make_policies
 from swe_gym.rollout.policies.base import AsksServer
 from swe_gym.rollout.search import STRIDE, NodeValue, VisibleTests
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 from swe_gym.trajectories import PolicyInfo, Trajectory, Usage
+from swe_gym.trajectories.run_folder import EpisodeKey
 from swe_gym.types import FolderWorkspace, RewardScript, Task, TaskStep
 
 
@@ -99,7 +102,9 @@ def visible(adder: Task, tmp_path: Path) -> Make:
     return lambda **arguments: SweEnv("file", {"path": str(path)}, **arguments)
 
 
-def search(env: SweEnv, budget: RolloutBudget | None = None, seed: int = 0, **options: Any) -> Trajectory:
+def search(
+    env: gymnasium.Env[str, str], budget: RolloutBudget | None = None, seed: int = 0, **options: Any
+) -> Trajectory:
     policies = make_policies("tree", {"inner": f"{__name__}:Noisy", **options})
     try:
         return play(env, policies(env, seed=seed), seed=seed, budget=budget)
@@ -266,6 +271,63 @@ def test_a_branch_that_fails_is_given_up(visible: Make, fails: str) -> None:
     assert (record.reward, record.reason) == (1.0, "submit")
     with pytest.raises(PolicyError, match="busy") if fails == "server" else contextlib.nullcontext():
         assert search(visible(), until=9, **options).reward == 1.0  # of the one point that there is
+
+
+class NoRoom(gymnasium.Wrapper[str, str, str, str]):
+    """Some sandboxes do not start, and some are lost in a step."""
+
+    def __init__(self, env: SweEnv, fails: set[int], lost: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+        super().__init__(env)
+        self._fails, self._resets = fails, 0
+        self._lost, self._steps = lost, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._resets += 1
+        if self._resets in self._fails:
+            raise SandboxStartError("no room", retryable=True)
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._steps += 1
+        lost = self._steps in self._lost
+        return observation, reward, terminated, truncated or lost, info | ({"outcome": "infra_failed"} if lost else {})
+
+
+def test_a_sandbox_that_does_not_start_ends_no_search(visible: Make) -> None:
+    options = {"inner": f"{__name__}:Steady", "value": f"{__name__}:half", "tool_calls": 2, "branches": 1}
+    assert search(NoRoom(visible(), {2, 4}), **options).reward == 1.0  # a branch, and the submission
+    with pytest.raises(SandboxStartError):
+        search(NoRoom(visible(), {2, 3, 4}), **{**options, "tool_calls": 3})
+    with pytest.raises(SandboxStartError):  # nothing was tried, so the start is not the work
+        search(NoRoom(visible(), {2}), **{**options, "tool_calls": 1})
+    record = search(NoRoom(visible(), set(), lost={1, 2}), **{**options, "tool_calls": 3})
+    assert ([turn.action for turn in record.turns], record.reward) == ([REPAIR], 1.0)  # tried until it worked
+    record = search(NoRoom(visible(), set(), lost={1}), **{**options, "tool_calls": 1})
+    assert (record.outcome, len(record.turns)) == ("infra_failed", 1)
+
+
+def test_a_run_sees_the_usage_of_a_search_on_a_node(visible: Make) -> None:
+    """Its turns come at the end, but a budget of the run must see its requests."""
+    with contextlib.closing(visible()) as env:
+        plan = Plan(source="file", source_options=env.config["source_options"])
+
+    class File:
+        def add(self, turn: Any) -> None: ...
+
+        def close(self) -> None: ...
+
+    class Link:
+        def emit(self, event: Any) -> None:
+            driver.receive(event)
+
+    def make(start: Any) -> Try:
+        return Try(plan, "x", EpisodeKey("adder", 0, ""), 1, make_policies("empty"), start)
+
+    driver, node = make(lambda _: File()), make(functools.partial(_Stream, Link()))
+    node._file = node._start_file(node.so_far())
+    node._add_usage(Usage(calls=2))
+    assert (driver.used.calls, node.used.calls) == (2, 2)
 
 
 def test_the_work_gains_nothing_by_weaker_tests(visible: Make) -> None:
