@@ -188,15 +188,19 @@ def _make_value(name: str, options: JsonObject) -> Any:
     """Return a value function: a class is made with the options, a function takes none.
 
     Raises:
-        UsageError: The name or an option is unknown.
+        UsageError: The name or an option is unknown, or an option is missing.
     """
     kind = VALUES.load(name)
-    wanted = list(inspect.signature(kind).parameters) if inspect.isclass(kind) else []
+    wanted = inspect.signature(kind).parameters if inspect.isclass(kind) else {}
     if options and not wanted:
         raise UsageError(f"value function {name!r} takes no options: leave out policy.value_options")
     for option in options:
         if option not in wanted:
             raise unknown_name(f"option of value function {name!r}:", option, wanted)
+    for option, parameter in wanted.items():
+        optional = parameter.default is not parameter.empty or "VAR_" in parameter.kind.name
+        if option not in options and not optional:
+            raise UsageError(f"value function {name!r} needs {option!r} in policy.value_options")
     return kind(**options) if inspect.isclass(kind) else kind
 
 

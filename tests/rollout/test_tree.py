@@ -204,6 +204,7 @@ def test_a_model_searches(visible: Make, monkeypatch: pytest.MonkeyPatch) -> Non
         ({"value": "test"}, "tests"),
         ({"value_options": {"model": "x"}}, "takes no options"),
         ({"value": "judge", "value_options": {"modle": "x"}}, "model"),
+        ({"value": "judge"}, "value function 'judge' needs 'model' in policy.value_options"),
         ({"erss": 1}, "errs"),
         ({"inner": f"{__name__}:Forgetful"}, "cannot continue an episode"),
     ],
