@@ -27,7 +27,6 @@ from ..tasks import (
     by_image,
     is_place_of_tasks,
     load_source,
-    read_records,
     split_by_repository,
     write_tasks,
 )
@@ -453,15 +452,19 @@ def _try_commits(
     from ..curation import make_commit_tasks  # slow to import
 
     record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
-    _add_tasks(
-        make_commit_tasks(folder, tests, commits, str(record), options, times=options.runs, date=date, known=known),
-        output,
-        known,
-        record,
+    ends: Counter[str] = Counter()
+    made = make_commit_tasks(
+        *(folder, tests, commits, str(record), options),
+        times=options.runs,
+        date=date,
+        known=known,
+        on_record=lambda one: ends.update([one.status]),
     )
-    ends = Counter(one.status for one in read_records(record))
-    tried = quantify(ends.total(), "commit")
-    open_console().print(f"{ends['valid']} of {tried} made a valid task. The records say why others did not.")
+    _add_tasks(made, output, known, record)
+    tried, undecided = quantify(ends.total(), "commit"), ends["error"] + ends["skipped"]
+    text = f"Of {tried} without a task so far, {ends['valid']} made a valid one. The records say why others did not."
+    more = f" {undecided} of them are not decided: mend what the records say and run the command again."
+    open_console().print(text + (more if undecided else ""))
 
 
 def _add_tasks(made: Iterator[Task], output: Path, known: Mapping[str, Task], record: Path) -> int:

@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 from ..envs import SandboxGroup
 from ..errors import FileError, SandboxLost, TaskError, UsageError, quantify
 from ..files import append_lines
-from ..grading import STEADY_ENV, file_diff, parse_command, parse_id, read_state
+from ..grading import STEADY_ENV, file_diff, parse_command, parse_id, read_state, split_diff
 from ..grading.counter import Source, TextEdit
 from ..guests import bundle
 from ..rollout import DriverLink, EpisodePool, Job
@@ -69,8 +69,12 @@ WATCHED = 4
 BATCH = 8
 """Bugs that are tried in one sandbox."""
 
-TIMES_SLOWER, MORE_SECONDS = 4.0, 1.0
+TIMES_SLOWER, MORE_SECONDS = 4.0, 5.0
 """CPU time limit of the tests with a bug: this many times what they take without it, plus seconds."""
+
+TIMES_LATER, LEAST_CLOCK = 10.0, 30.0
+"""Time limit by the clock, for tests that wait for ever: this multiple of what they take without a bug, or seconds. A
+busy machine lets them wait, and what a bug shows must not depend on it."""
 
 ERRORS = {
     "many": "too many tests fail",
@@ -109,6 +113,7 @@ class Project(NamedTuple):
         forkable: Those that pass in a fork of the test process too.
         calls: File -> line where a function begins -> the forkable tests that call it. Empty: not known.
         seconds: CPU time limit of the tests with a bug.
+        clock: Time limit by the clock of the tests with a bug.
         mentioned: Names that the test files read.
     """
 
@@ -122,6 +127,7 @@ class Project(NamedTuple):
     forkable: tuple[str, ...]
     calls: Mapping[str, Mapping[int, Collection[str]]]
     seconds: float
+    clock: float
     mentioned: Collection[str] = ()
 
     def tests_of(self, path: str, function: Function) -> Collection[str]:
@@ -222,7 +228,7 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
     files = {
         path: (tree / path).read_bytes()
         for path in list_files(tree)
-        if path.endswith(".py") and path not in layout and path not in OUTSIDE
+        if path.endswith(".py") and path not in layout and path not in OUTSIDE and not (tree / path).is_symlink()
     }
     if not files:
         raise TaskError(f"{name} {version} holds no Python file beside its tests, documentation and tools")
@@ -242,7 +248,8 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
         options.progress("looking for the functions that each test calls")
         path = min(files)
         whole = Trial(path, files[path].decode("latin-1"), tuple(passing))
-        (found,) = run_trials(group, TrialOrder((whole,), base.oracle.timeout, len(passing)))
+        limit = base.oracle.timeout
+        (found,) = run_trials(group, TrialOrder((whole,), limit, 2 * limit, len(passing)))
         if found.error:
             raise TaskError(f"the tests of {name} {version} do not run in a fork of the test process: {found.error}")
         forkable = tuple(test for test in passing if test not in found.failing)
@@ -250,8 +257,9 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
     limit = min(base.oracle.timeout, 20.0 * 2 ** max(0, math.ceil(math.log2(seconds / 2))))  # a bug may never end
     oracle = base.oracle.model_copy(update={"timeout": limit})
     base = base.model_copy(update={"oracle": oracle})
-    mentioned, limit = _find_mentioned(tree, layout), TIMES_SLOWER * found.seconds + MORE_SECONDS
-    return Project(name, version, tree, layout, base, files, tuple(passing), forkable, calls, limit, mentioned)
+    limits = TIMES_SLOWER * found.seconds + MORE_SECONDS, max(TIMES_LATER * found.clock, LEAST_CLOCK)
+    mentioned = _find_mentioned(tree, layout)
+    return Project(name, version, tree, layout, base, files, tuple(passing), forkable, calls, *limits, mentioned)
 
 
 def _find_calls(group: SandboxGroup, tests: Collection[str]) -> dict[str, dict[int, set[str]]]:
@@ -276,7 +284,9 @@ def _observe(sandbox: Sandbox, command: str, order: JsonObject, timeout: float) 
     assert call is not None  # see `_measure`
     folder = sandbox.exec(["mktemp", "-d"]).text.strip()
     sandbox.write_file(f"{folder}/observe.py", bundle("observe").encode())
-    sandbox.write_file(f"{folder}/order.json", json.dumps({"runner": call.module, **order}).encode())
+    sandbox.write_file(
+        f"{folder}/order.json", json.dumps({"runner": call.module, "folder": sandbox.workdir, **order}).encode()
+    )
     options = ["--continue-on-collection-errors"] if call.module == "pytest" else []
     sandbox.exec(call.text(f"{folder}/observe.py", options), timeout=timeout)
     with contextlib.suppress(FileError):
@@ -322,11 +332,13 @@ class TrialOrder(NamedTuple):
     Attributes:
         trials: The trials.
         seconds: CPU time limit of each.
+        clock: Time limit of each by the clock.
         most: Number of tests that may fail.
     """
 
     trials: tuple[Trial, ...]
     seconds: float
+    clock: float
     most: int
 
 
@@ -338,12 +350,14 @@ class TrialResult(NamedTuple):
         error: Why they say nothing.
         observed: Failing test -> what it shows; see `guests/observe.py`.
         seconds: CPU time.
+        clock: Time by the clock.
     """
 
     failing: tuple[str, ...] = ()
     error: str = ""
     observed: Mapping[str, Mapping[str, str]] = {}
     seconds: float = 0.0
+    clock: float = 0.0
 
 
 def make_bug(project: Project, mutation: Mutation) -> Bug:
@@ -365,7 +379,7 @@ def make_bug(project: Project, mutation: Mutation) -> Bug:
 
 
 def run_trials(group: SandboxGroup, order: TrialOrder) -> list[TrialResult]:
-    """Run the tests of each trial in a sandbox without a change. After one that loses it, the others get a fresh one.
+    """Run the tests of each trial in a sandbox without a change. After one that loses or changes it comes a fresh one.
 
     Raises:
         SandboxError: A sandbox failed twice.
@@ -377,22 +391,24 @@ def run_trials(group: SandboxGroup, order: TrialOrder) -> list[TrialResult]:
         try:
             with group.fresh() as sandbox:
                 fields = [trial._asdict() for trial in part]
-                told = {"bugs": fields, "seconds": order.seconds, "most": order.most, "show": WATCHED}
-                timeout = BUILD_TIMEOUT + len(part) * 60 * order.seconds  # each has its own limit
+                limits = {"seconds": order.seconds, "clock": order.clock, "most": order.most, "show": WATCHED}
+                told = {"bugs": fields, **limits}
+                timeout = BUILD_TIMEOUT + len(part) * 2 * order.clock  # each has its own limit
                 lines = _observe(sandbox, group.task.eval_cmd, told, timeout)
         except SandboxLost:
             lines = []
-        if len(lines) < len(part) and size == 1:
+        if not lines and size == 1:
             lines = [{"error": "lost"}]
         found += [_read_result(trial, line) for trial, line in zip(part, lines, strict=False)]
-        size = size if len(lines) == len(part) else 1
+        size = size if lines else 1
     return found
 
 
 def _read_result(trial: Trial, line: Mapping[str, Any]) -> TrialResult:
     failing = {*line.get("failing", ())}
     ordered = tuple(test for test in trial.tests if test in failing)
-    return TrialResult(ordered, ERRORS.get(line.get("error", ""), ""), line.get("shown", {}), line.get("seconds", 0.0))
+    times = line.get("seconds", 0.0), line.get("clock", 0.0)
+    return TrialResult(ordered, ERRORS.get(line.get("error", ""), ""), line.get("shown", {}), *times)
 
 
 class _TrialWork(NamedTuple):
@@ -479,6 +495,7 @@ def _hide(project: Project, tests: Iterable[str]) -> tuple[str, str]:
     for test in tests:
         found = parse_id(test)
         paths = [path for path in list_files(project.tree) if found.path and f"/{path}".endswith(f"/{found.path}")]
+        paths = [path for path in paths if not (project.tree / path).is_symlink()]
         if len(paths) != 1 or not found.names:
             raise TaskError(f"the file of the test {test} is not known, so that it cannot be hidden")
         if found.names[-1] in project.mentioned:
@@ -543,7 +560,7 @@ def _find_mentioned(tree: Path, layout: TestLayout) -> set[str]:
     """Return the names that test files read: as variables, as attributes, and in imports."""
     found: set[str] = set()
     for path in list_files(tree):
-        if path in layout and path.endswith(".py"):
+        if path in layout and path.endswith(".py") and not (tree / path).is_symlink():
             with contextlib.suppress(TaskError):
                 for node in ast.walk(read_source(path, (tree / path).read_bytes()).tree):
                     names = [getattr(node, "id", ""), getattr(node, "attr", "")]
@@ -698,7 +715,7 @@ class _Line:
         self._batches: list[_Batch] = []
         self._results: dict[int, Sequence[TrialResult]] = {}
         self._judged = 0
-        self._places: set[tuple[str, tuple[str, ...]]] = set()
+        self._places = {place for task in old.values() for place in find_places(project, task)}
         self._tasks: dict[str, Task] = {}
         self._waiting: dict[str, bool | None] = {}  # id of a task that has not come out -> whether it is valid
         self._checks: deque[str] = deque()
@@ -710,12 +727,17 @@ class _Line:
         """Whether no more tasks come out."""
         return self._made == self._options.count or not self._running
 
+    @property
+    def _hoped(self) -> int:
+        """Number of tasks that have not come out, and may be valid."""
+        return sum(valid is not False for valid in self._waiting.values())
+
     def make_job(self, key: int | str, number: int) -> "_Trials | TaskCheck":
         """Make the job for the number of a batch, or for the id of a task."""
         if isinstance(key, str):
             return TaskCheck(self._settings, key, number)
         trials = tuple(bug.trial for bug in self._batches[key].new)
-        order = TrialOrder(trials, self._project.seconds, self._project.most)
+        order = TrialOrder(trials, self._project.seconds, self._project.clock, self._project.most)
         return _Trials(_TrialWork(self._project.base, order, self._build.backend), key, number)
 
     def draw_work(self) -> Iterator[int | str]:
@@ -724,7 +746,7 @@ class _Line:
             if self._checks:
                 self._running += 1
                 yield self._checks.popleft()
-            elif self._made + len(self._waiting) >= self._options.count or not self._draw_batch():
+            elif self._made + self._hoped >= self._options.count or not self._draw_batch():
                 return
             elif self._batches[-1].new:
                 self._running += 1
@@ -798,14 +820,13 @@ class _Line:
         if task_id in self._old:
             self._waiting[task_id] = True
         elif record is not None and self._settings.still_holds(record):
-            self._waiting[task_id] = record.status == "valid"
+            self._waiting[task_id] = record.status == "valid" and not why_unfit(record)
         else:
             self._checks.append(task_id)
 
     def _settle(self, task_id: str, record: TaskRecord) -> None:
-        """Take the validation of a task. Tests that are not hidden must pass with the bug: a policy could see it."""
-        if record.status == "valid" and record.broken:
-            reason = f"{quantify(len(record.broken), 'further test')} fail among the others, such as {record.broken[0]}"
+        """Take the validation of a task."""
+        if record.status == "valid" and (reason := why_unfit(record)):
             record = record.model_copy(update={"status": "invalid", "reason": reason})
         self._record(record)
         self._waiting[task_id] = record.status == "valid"
@@ -823,6 +844,23 @@ class _Line:
     def _record(self, record: TaskRecord) -> None:
         if self._options.record:
             append_lines(self._options.record, json.dumps(record.model_dump(mode="json")))
+
+
+def why_unfit(record: TaskRecord) -> str:
+    """Return why a valid task of a bug is none; empty if it is one.
+
+    Hidden tests must fail with the bug, or they have nothing to do with it; others must pass: a policy could see it.
+    """
+    if record.broken:
+        return f"{record.broken[0]} fails too, and is not hidden; in all, {quantify(len(record.broken), 'such test')}"
+    return next((f"{test} is hidden and passes with the bug" for test in record.wrong), "")
+
+
+def find_places(project: Project, task: Task) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the file of a task's bug with its hidden tests. Nothing if it is of another project."""
+    if task.metadata == {"project": project.name, "version": project.version}:
+        for paths, _ in split_diff(task.oracle.gold_patch):
+            yield from ((path, task.oracle.fail_to_pass) for path in paths)
 
 
 def _draw_bugs(project: Project, seed: int) -> Iterator[Bug]:

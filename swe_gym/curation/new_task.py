@@ -5,9 +5,11 @@ are the hidden tests, and the rest of the difference is the gold patch. Which te
 they run before and after it, in sandboxes, several times.
 """
 
+import hashlib
 import json
 import re
 import shlex
+import sys
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from ..commands import run_command, tail
 from ..envs import SandboxGroup
-from ..errors import GradingError, TaskError, UsageError
+from ..errors import GradingError, MissingInterpreter, TaskError, UsageError
 from ..files import append_lines
 from ..grading import STEADY_ENV, apply_diff, file_diff, find_statuses, put_tests_in, read_state
 from ..index import Sdist, find_sdists
@@ -111,6 +113,10 @@ class BuildOptions:
 DEFAULTS = BuildOptions()
 
 
+class _NoTask(TaskError):
+    """A commit makes no task, however often it is tried. Other errors may be those of this machine or of the user."""
+
+
 @dataclass(frozen=True)
 class _Change:
     """The difference between two states, and where they lie on disk."""
@@ -191,7 +197,7 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
     refuse_copied(read_project(change.new_tree).get("name", folder.name))
     if not change.gold_patch or not change.test_patch:
         what = "no tests" if change.gold_patch else "nothing but tests"
-        raise TaskError(f"commit {new} of {folder} changes {what}: choose another commit")
+        raise _NoTask(f"commit {new} of {folder} changes {what}: choose another commit")
     options.progress("installing the requirements of the code and its tests")
     return _measure(
         change,
@@ -218,6 +224,7 @@ def make_commit_tasks(
     times: int = RUNS,
     date: str = "",
     known: Collection[str] = (),
+    on_record: Callable[[TaskRecord], None] = lambda _: None,
 ) -> Iterator[Task]:
     """Yield a validated task of each commit of a range that makes one, oldest first. Merges make none.
 
@@ -225,12 +232,14 @@ def make_commit_tasks(
         repository: A git repository on this machine.
         tests: Command that runs the tests; see `build_commit_task`.
         commits: The range, as git takes it, such as "v1.0..HEAD".
-        record: JSONL file of the validations, and of the reasons why other commits make no task. Those are not tried
-            again.
+        record: JSONL file of the validations, and of the reasons why other commits make no task. Commits with the
+            status "invalid" are not tried again with the same tests, Python, requirements and numbers of runs. The
+            digest of such a record is that of these.
         options: How each task is built.
         times: Validations of each task.
         date: Date for the records.
         known: Ids of tasks that an earlier call has made.
+        on_record: Called with the record of each commit that is not known, old ones too.
 
     Raises:
         UsageError: The repository does not exist.
@@ -242,48 +251,73 @@ def make_commit_tasks(
     found = _ask_git(folder, "rev-list", "--reverse", "--no-merges", "--end-of-options", commits, "--").split()
     if not found:
         raise TaskError(f"there is no commit in {commits} of {folder}")
-    done = {*known, *(one.task_id for one in read_records(record) if one.status == "invalid")}
+    asked = _digest(tests, options, times)
+    done = {one.task_id: one for one in read_records(record) if one.status == "invalid" and one.digest == asked}
     for number, commit in enumerate(found, 1):
-        if _commit_id(folder, commit) not in done:
-            options.progress(f"commit {number} of {len(found)}: {commit}")
+        task_id = _commit_id(folder, commit)
+        if task_id in known:
+            continue
+        options.progress(f"commit {number} of {len(found)}: {commit}")
+        result, task = done.get(task_id), None
+        if result is None:
             try:
                 _check_files(folder, commit)
                 task = build_commit_task(repository, tests, commit, options)
+            except MissingInterpreter:
+                raise
             except (TaskError, GradingError) as error:
-                refused = TaskRecord(
-                    task_id=_commit_id(folder, commit),
-                    status="invalid",
+                result = TaskRecord(
+                    task_id=task_id,
+                    status="invalid" if isinstance(error, _NoTask) else "error",
                     reason=str(error),
                     backend=options.backend,
+                    digest=asked,
                     date=date,
                 )
-                append_lines(record, json.dumps(refused.model_dump(mode="json")))
-                continue
-            (result,) = validate(OneTask(task, None), times=times, workers=1, record=record, date=date)
-            if result.status == "valid":
-                yield task
+                append_lines(record, json.dumps(result.model_dump(mode="json")))
+            else:
+                (result,) = validate(OneTask(task, None), times=times, workers=1, record=record, date=date)
+                if result.status == "invalid":
+                    result = result.model_copy(update={"digest": asked})
+                    append_lines(record, json.dumps(result.model_dump(mode="json")))
+        on_record(result)
+        if task is not None and result.status == "valid":
+            yield task
+
+
+def _digest(tests: str, options: BuildOptions, times: int) -> str:
+    """Return a digest of what decides, beside a commit, whether it makes a task."""
+    python = options.python or "{}.{}.{}".format(*sys.version_info)
+    asked = (tests, python, *options.requirements, options.runs, times, options.test_timeout, options.backend)
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
 def _check_files(folder: Path, commit: str) -> None:
     """Reject a commit by the names of its files, before anything is checked out and installed."""
     names = _ask_git(folder, "ls-tree", "-r", "-z", "--name-only", commit).split("\0")
     changed = _ask_git(folder, "show", "-z", "--name-only", "--format=", commit).split("\0")
-    layout = find_tests([*filter(None, names)])
+    try:
+        layout = find_tests([*filter(None, names)])
+    except TaskError as error:
+        raise _NoTask(str(error)) from error
     tests = [name for name in changed if name in layout]
     code = [name for name in changed if name.endswith(".py") and name not in layout]
     if not tests or not code:
-        raise TaskError(f"commit {commit} of {folder} changes no {'Python code' if tests else 'tests'}")
+        raise _NoTask(f"commit {commit} of {folder} changes no {'Python code' if tests else 'tests'}")
 
 
 def open_repository(path: str) -> Path:
     """Return the folder of a repository.
 
     Raises:
-        UsageError: It does not exist.
+        UsageError: It does not exist, or is a folder within a repository.
+        TaskError: It is no repository.
     """
     folder = Path(path).expanduser().absolute()
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}: clone the repository first")
+    if inner := _ask_git(folder, "rev-parse", "--show-prefix"):
+        raise UsageError(f"{folder} is the folder {inner} of a repository: pass the folder that holds the whole of it")
     return folder
 
 
@@ -362,7 +396,7 @@ def refuse_copied(package: str) -> None:
         TaskError: pip brings a copy of it.
     """
     if canonicalize_name(package) in IN_EVERY_ENVIRONMENT:
-        raise TaskError(
+        raise _NoTask(
             f"pip brings a copy of {package} into every environment, where a policy would find the code that it is to "
             "write: choose another package"
         )
@@ -422,7 +456,8 @@ def _commit_and_parent(folder: Path, commit: str) -> tuple[str, str]:
     """
     new, *parents = _ask_git(folder, "rev-list", "--parents", "--max-count=1", commit, "--").split()
     if not parents:
-        raise TaskError(
+        shallow = _ask_git(folder, "rev-parse", "--is-shallow-repository") != "false"
+        raise (TaskError if shallow else _NoTask)(
             f"commit {new} of {folder} has no parent, from which the policy would start: choose a later commit "
             "(--commit), or fetch the history of a shallow clone (git fetch --unshallow)"
         )
@@ -524,7 +559,7 @@ def compare_runs(before: Sequence[Statuses], after: Sequence[Statuses]) -> TestL
     passed = {test: sum(run.get(test) is TestStatus.PASSED for run in before) for test in always}
     fail_to_pass = tuple(test for test in always if passed[test] == 0)
     if not fail_to_pass:
-        raise TaskError(
+        raise _NoTask(
             f"no test fails before the change and passes after it: of {len(after[0])} tests, {len(always)} pass "
             f"after it, and {sum(passed[test] == len(before) for test in always)} of these before it too"
         )

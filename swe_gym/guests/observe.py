@@ -12,16 +12,18 @@ import importlib
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
 import time
 import types
 import unittest
+import warnings
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from .keeper import receive, send
-from .twins import Entries, answers, silence
+from .twins import answers, silence
 
 LONGEST = 600
 """Characters of a value. Longer ones are not shown."""
@@ -29,9 +31,8 @@ LONGEST = 600
 LONGEST_CODE = 1500
 """Characters of code. Longer code is not shown."""
 
-WAITS = 120.0, 30
-"""Seconds by the clock that a bug's tests may take, or this multiple of their CPU time limit: a busy machine lets them
-wait, and what a bug shows must not depend on it."""
+SHOW_SECONDS = 2, 20.0
+"""Seconds of CPU time, and by the clock, that code from a test may take."""
 
 MOST_DATA = 4 << 30
 """Bytes that the tests of a bug may allocate: a loop that never ends may fill the memory first."""
@@ -54,11 +55,14 @@ def main() -> None:
 def do(runner: str, order: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
     """Yield the functions that tests call or, if the order names bugs, what the tests say of each."""
     if "bugs" not in order:
-        called = Calls()
+        called = Calls(order["folder"])
         run_tests(runner, called)
         yield called.result()
     for number, bug in enumerate(order.get("bugs", ())):
+        before = list_tree(order["folder"])
         yield try_bug(runner, bug, order, number)
+        if not restore_tree(order["folder"], before):
+            return  # the next bugs need a fresh sandbox
 
 
 def load_pytest() -> None:
@@ -88,6 +92,13 @@ def run_tests(runner: str, notes: Any) -> None:
         unittest.main(None, argv=sys.argv, exit=False, testRunner=unittest.TextTestRunner(resultclass=make))
     else:
         unittest.TestLoader().loadTestsFromNames(sorted(notes.wanted)).run(UnittestNotes(notes))
+
+
+def simplify_run(config: Any) -> None:
+    """Have pytest run all tests, in this process, and format no traceback: that can take longer than the tests."""
+    config.option.maxfail, config.option.tbstyle = 0, "no"
+    if hasattr(config.option, "numprocesses"):  # of pytest-xdist
+        config.option.numprocesses, config.option.dist, config.option.tx = 0, "no", []
 
 
 class UnittestNotes(unittest.TestResult):
@@ -125,11 +136,12 @@ class UnittestNotes(unittest.TestResult):
 
 
 class Calls:
-    """The functions that each test calls, as a plugin of pytest."""
+    """The functions of a folder that each test calls, as a plugin of pytest."""
 
     wanted = None
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.join(os.path.realpath(folder), "")
         self.passed: Set[str] = set()
         self.tests: List[str] = []
         self.found: Dict[str, Dict[int, List[int]]] = {}
@@ -142,10 +154,9 @@ class Calls:
 
     def end(self) -> None:
         sys.setprofile(None)
-        here = os.getcwd() + os.sep
         for code in list(self.seen.values()):
-            if code.co_filename.startswith(here):
-                lines = self.found.setdefault(code.co_filename[len(here) :], {})
+            if code.co_filename.startswith(self.folder):
+                lines = self.found.setdefault(code.co_filename[len(self.folder) :], {})
                 tests = lines.setdefault(code.co_firstlineno, [])
                 if tests[-1:] != [len(self.tests) - 1]:
                     tests.append(len(self.tests) - 1)
@@ -153,6 +164,9 @@ class Calls:
 
     def fail(self, *_: object) -> bool:
         return False
+
+    def pytest_configure(self, config: Any) -> None:
+        simplify_run(config)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.begin(nodeid)
@@ -177,15 +191,17 @@ def try_bug(runner: str, bug: Dict[str, Any], order: Dict[str, Any], number: int
     Args:
         runner: "pytest" or "unittest".
         bug: `path`, `text` (in which each character is a byte) and the `tests` to run.
-        order: `seconds` of CPU time that they may take, the `most` tests that may fail, and how many to `show`.
+        order: `seconds` of CPU time that they may take, and by the `clock`, the `most` tests that may fail, how many to
+            `show`, and the `folder` of the project.
         number: Number of the bug.
 
     Returns:
-        "failing" and "shown", or "error": "many", "hung", "died" or "memory"; "seconds" of CPU time in any case.
+        "failing" and "shown", or "error": "many", "hung", "died" or "memory"; "seconds" of CPU time and by the "clock"
+        in any case.
     """
     sys.stdout.flush(), sys.stderr.flush()
-    before, start, out, into = Entries(), os.getcwd(), *os.pipe()
-    with replaced(bug["path"], bug["text"].encode("latin-1"), number):
+    began, start, out, into = time.monotonic(), os.getcwd(), *os.pipe()
+    with replaced(os.path.join(order["folder"], bug["path"]), bug["text"].encode("latin-1"), number):
         pid = os.fork()
         if not pid:
             try:
@@ -194,7 +210,7 @@ def try_bug(runner: str, bug: Dict[str, Any], order: Dict[str, Any], number: int
             finally:
                 os._exit(0)
         os.close(into)
-        end = time.monotonic() + max(WAITS[0], WAITS[1] * order["seconds"])
+        end = began + order["clock"]
         try:
             ended = answers(out, pid, order["seconds"], end)
             said = dict(receive(out, end) or {"error": "died"}) if ended else {"error": "hung"}
@@ -204,9 +220,9 @@ def try_bug(runner: str, bug: Dict[str, Any], order: Dict[str, Any], number: int
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
         used = os.wait4(pid, 0)[2]
-    os.chdir(start)
-    before.restore()
-    return dict(said, seconds=used.ru_utime + used.ru_stime)
+    with contextlib.suppress(OSError):  # a test removed it
+        os.chdir(start)
+    return dict(said, seconds=used.ru_utime + used.ru_stime, clock=time.monotonic() - began)
 
 
 def be_bug(runner: str, notes: "Failures", into: int) -> None:
@@ -229,7 +245,31 @@ def replaced(path: str, data: bytes, number: int) -> Iterator[None]:
         write(path, data, (number * 10**9, number * 10**9))
         yield
     finally:
-        write(path, before, times)
+        with contextlib.suppress(OSError):  # a test removed its folder
+            write(path, before, times)
+
+
+def list_tree(folder: str) -> Dict[str, Tuple[int, ...]]:
+    """Return all entries below a folder, with what changes when they do. What Python compiled is no part of it."""
+    found: Dict[str, Tuple[int, ...]] = {}
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in ("__pycache__", ".git")]
+        found.update((os.path.join(parent, name), ()) for name in folders)
+        for path in (os.path.join(parent, name) for name in files):
+            with contextlib.suppress(OSError):
+                state = os.lstat(path)
+                found[path] = state.st_size, state.st_mtime_ns, state.st_mode
+    return found
+
+
+def restore_tree(folder: str, before: Dict[str, Tuple[int, ...]]) -> bool:
+    """Remove what is new below a folder. Return False if anything else has changed."""
+    for path in sorted({*list_tree(folder)} - {*before}):
+        try:
+            os.unlink(path)
+        except OSError:  # a folder, or gone with its folder
+            shutil.rmtree(path, ignore_errors=True)
+    return list_tree(folder) == before
 
 
 def write(path: str, data: bytes, times: Tuple[int, int]) -> None:
@@ -271,6 +311,9 @@ class Failures:
             self.found[test] = describe(path, error)
         return self.memory or len(self.failed) > self.most
 
+    def pytest_configure(self, config: Any) -> None:
+        simplify_run(config)
+
     def pytest_sessionstart(self, session: Any) -> None:
         self.session = session
         root = str(getattr(session.config, "rootpath", ""))  # since pytest 6.1
@@ -307,12 +350,33 @@ class Failures:
 
 def describe(path: str, error: BaseException) -> Dict[str, str]:
     """Return what failed: "error" and "message"; with "code" also "given" and, unless it raises, "expected"."""
-    found = {"error": type(error).__name__, "message": str(error)[:LONGEST]}
-    try:
-        found.update(show(path, error))
-    except Exception:  # noqa: BLE001  the test cannot be shown: its values may do anything
-        return found
+    found = {"error": type(error).__name__, "message": ""}
+    with contextlib.suppress(BaseException):  # the test cannot be shown: its values may do anything
+        found["message"] = str(error)[:LONGEST]
+        found.update(show_apart(path, error) or {})
     return found
+
+
+def show_apart(path: str, error: BaseException) -> Any:
+    """Return what `show` does, from a fork: the code must change nothing for the tests that follow. None: nothing."""
+    out, into = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # threads are not copied
+        pid = os.fork()
+    if not pid:
+        try:
+            os.close(out)
+            resource.setrlimit(resource.RLIMIT_CPU, (SHOW_SECONDS[0], SHOW_SECONDS[0]))
+            send(into, show(path, error))
+        finally:
+            os._exit(0)
+    os.close(into)
+    try:
+        return receive(out, time.monotonic() + SHOW_SECONDS[1])
+    finally:
+        os.close(out)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def show(path: str, error: BaseException) -> Dict[str, str]:
@@ -402,6 +466,8 @@ class Snippet:
         self.source, self.frame, self.function = source, frame, function
         before = function.body[: function.body.index(statement)]
         self.before = [one for one in before if not is_assertion(one)]
+        if any(is_check(node) for one in self.before for node in ast.walk(one)):
+            raise LookupError("an assertion within a statement, which the code needs but must not tell")
 
     def value(self, node: ast.expr) -> str:
         """Return the `repr` of an expression's value in the test."""
@@ -464,9 +530,13 @@ def find_free(kept: List[ast.AST]) -> List[str]:
 
 def is_assertion(node: ast.stmt) -> bool:
     """Whether a statement only checks something, or is a docstring."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return getattr(node.value.func, "attr", "").startswith("assert")
-    return isinstance(node, ast.Assert) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return text or isinstance(node, ast.Assert) or (isinstance(node, ast.Expr) and is_check(node.value))
+
+
+def is_check(node: ast.AST) -> bool:
+    call = isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith("assert")
+    return call or isinstance(node, ast.Assert)
 
 
 def import_line(name: str, value: Any, test: str) -> Optional[str]:
@@ -502,7 +572,7 @@ def replay(code: str) -> str:
     try:
         exec(compile(tree, "snippet", "exec"), space)
         text = repr(eval(compile(ast.Expression(last.value), "snippet", "eval"), space))
-    except Exception as error:  # noqa: BLE001  any: it is what the code gives
+    except BaseException as error:  # noqa: BLE001  any, also of sys.exit(): it is what the code gives
         text = "%s: %s" % (type(error).__name__, error)
     if " at 0x" in text or len(text) > LONGEST:
         raise ValueError("cannot be shown")

@@ -14,12 +14,22 @@ from typing import Any
 
 import pytest
 
-from swe_gym.curation.mutants import MutantOptions, Project, make_mutants, make_tasks, open_commit, take_out
+from swe_gym.curation.mutants import (
+    MutantOptions,
+    Project,
+    find_places,
+    make_mutants,
+    make_tasks,
+    open_commit,
+    take_out,
+    why_unfit,
+)
 from swe_gym.curation.mutation import KINDS, draw_mutations, find_mutations, mutate
 from swe_gym.curation.new_task import BuildOptions
 from swe_gym.errors import TaskError, UsageError
 from swe_gym.grading.diff import touched_files
 from swe_gym.guests import bundle
+from swe_gym.tasks import TaskRecord
 from swe_gym.tasks.file import FileSource, write_tasks
 
 # --- mutations ------------------------------------------------------------------------------------------------------
@@ -148,22 +158,24 @@ class PriceTest(unittest.TestCase):
 """
 
 
-def observe(folder: Path, runner: str, *arguments: str, **order: Any) -> list[Any]:
-    program = folder / "program"
+def observe(folder: Path, runner: str, *arguments: str, inside: str = "", **order: Any) -> list[Any]:
+    program = folder.with_name(f"{folder.name}-program")
     program.mkdir(exist_ok=True)
     (program / "observe.py").write_text(bundle("observe"))
-    (program / "order.json").write_text(json.dumps({"runner": runner, **order}))
+    (program / "order.json").write_text(json.dumps({"runner": runner, "folder": str(folder), **order}))
     command = [sys.executable, str(program / "observe.py"), *arguments]
-    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, timeout=120, env={"PYTHONPATH": "."})
+    done = subprocess.run(
+        command, cwd=folder / inside, check=False, capture_output=True, timeout=120, env={"PYTHONPATH": str(folder)}
+    )
     assert (program / "found.json").exists(), done.stderr.decode()
     return [json.loads(line) for line in (program / "found.json").read_text().splitlines()]
 
 
 def try_bugs(folder: Path, runner: str, bugs: Sequence[tuple[str, Sequence[str]]], **limits: Any) -> list[Any]:
     """Try texts of `shop.py`, each with some tests."""
-    words = ["-p", "no:cacheprovider", "test_shop.py"] if runner == "pytest" else ["test_shop"]
+    words = ["-p", "no:cacheprovider", "-x", "test_shop.py"] if runner == "pytest" else ["test_shop"]
     order = [{"path": "shop.py", "text": text, "tests": tests} for text, tests in bugs]
-    return observe(folder, runner, *words, bugs=order, **{"seconds": 20, "most": 99, "show": 99, **limits})
+    return observe(folder, runner, *words, bugs=order, **{"seconds": 20, "clock": 60, "most": 99, "show": 99, **limits})
 
 
 SHOWN = {
@@ -197,12 +209,14 @@ SHOWN = {
         "TypeError: 'NoneType' object is not iterable",
         None,
     ),
+    "exit(3)": ("exit(3)", "SystemExit: 3", None),
 }
 NOT_SHOWN = {
     "assert make().items == [1]": "AssertionError",  # needs a function of the test file
     "assert repr(object()) == 'a'": "AssertionError",  # differs each time
     "for one in [1, 2]:\n        assert shop.price([one]) == 0": "AssertionError",
     "shop.price(tmp_path)": "TypeError",
+    "for one in [4]:\n        assert one\n    assert shop.price([one]) == 6": "AssertionError",  # tells an assertion
 }
 
 
@@ -242,9 +256,10 @@ def test_unittest_shows_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
 def test_functions_that_each_test_calls_are_found(runner: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
-    (tmp_path / "test_shop.py").write_text(TESTS.replace("shop.price(", "len("))
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "test_shop.py").write_text(TESTS.replace("shop.price(", "len("))
     words = {"pytest": ["-p", "no:cacheprovider", "test_shop.py"], "unittest": ["test_shop"]}
-    (found,) = observe(tmp_path, runner, *words[runner])
+    (found,) = observe(tmp_path, runner, *words[runner], inside="inside")
     tests = [re.split(r"::|\.", test)[-1] for test in found["tests"]]
     begin, add, price = (
         str(SHOP.splitlines().index(line) + 1)
@@ -281,6 +296,43 @@ def test_bugs_are_tried_one_after_the_other_from_the_same_state(runner: str, tmp
     assert all(one["seconds"] > 0 for one in found)
 
 
+def test_what_a_bug_shows_changes_nothing_for_the_tests_that_follow(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        SHOP + "\n\nSOLD = []\n\n\ndef sell(one):\n    SOLD.append(one)\n    return len(SOLD)\n"
+    )
+    tests = (("a", "assert shop.sell(1) == 2"), ("b", "assert shop.sell(1) == 2"))
+    functions = [f"def test_{name}():\n    {body}\n" for name, body in tests]
+    (tmp_path / "test_shop.py").write_text("import shop\n\n\n" + "\n\n".join(functions))
+    text, names = (tmp_path / "shop.py").read_text(), [f"test_shop.py::test_{name}" for name, _ in tests]
+    (found,) = try_bugs(tmp_path, "pytest", [(text, names)])
+    assert found["failing"] == names[:1]
+
+
+def test_a_bug_that_changes_a_file_of_the_project_ends_the_order(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(FIXED)
+    (tmp_path / "test_shop.py").write_text(TESTS)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "names").write_text("a")
+    bugs = [
+        FIXED.replace("self.items = []", f"open({name!r}, 'w').close(); self.items = []")
+        for name in ("data/new", "data/names")
+    ]
+    names = ["test_shop.py::PriceTest::test_empty"]
+    found = try_bugs(tmp_path, "pytest", [(text, names) for text in (*bugs, FIXED)])
+    assert len(found) == len(bugs)
+    assert not (tmp_path / "data" / "new").exists()
+
+
+@pytest.mark.parametrize("runner", ["pytest", "unittest"])
+def test_tests_that_wait_for_ever_end_by_the_clock(runner: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(FIXED)
+    (tmp_path / "test_shop.py").write_text(TESTS)
+    name = {"pytest": "test_shop.py::PriceTest::test_tax", "unittest": "test_shop.PriceTest.test_tax"}[runner]
+    text = FIXED.replace("    total = sum(items)", "    import threading; threading.Event().wait()")
+    (found,) = try_bugs(tmp_path, runner, [(text, [name])], clock=1.5)
+    assert found["error"] == "hung"
+
+
 # --- whole tasks ----------------------------------------------------------------------------------------------------
 
 COMMAND = "python -m unittest discover -s tests -t ."
@@ -293,6 +345,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (folder / "shop.py").write_text(SHOP.replace("total - total", "total + total"))
     (folder / "tests" / "__init__.py").write_text("")
     (folder / "tests" / "test_shop.py").write_text(TESTS)
+    for name in ("lost.py", "tests/test_lost.py"):
+        (folder / name).symlink_to("nowhere.py")
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=All"]):
         subprocess.run([*git, *words], check=True, timeout=60)
@@ -315,6 +369,11 @@ def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(pro
         assert "shop.py" not in task.problem_statement
         assert task.problem_statement.startswith(("shop has a bug. This code", "Something in shop", "The bug is in `"))
     write_tasks(tasks, tmp_path / "tasks.jsonl")
+    other = project._replace(version="2")
+    assert [[*find_places(project, task)] for task in tasks] == [
+        [("shop.py", task.oracle.fail_to_pass)] for task in tasks
+    ]
+    assert not [place for task in tasks for place in find_places(other, task)]
     lines = len(record.read_text().splitlines())
     source = FileSource(str(tmp_path / "tasks.jsonl"))
     assert [*make_tasks(project, options, map(source.get, source.ids()))] == tasks
@@ -396,6 +455,14 @@ def test_hidden_tests_leave_nothing_but_what_python_needs(end: str) -> None:
 def test_a_test_that_cannot_be_hidden_alone_is_refused(text: str) -> None:
     with pytest.raises(TaskError, match="cannot be hidden"):
         take_out("tests/test_x.py", text.encode(), [("test_d",)])
+
+
+def test_hidden_tests_that_pass_with_the_bug_and_others_that_fail_make_a_task_invalid() -> None:
+    good = TaskRecord(task_id="a", status="valid", backend="local")
+    assert why_unfit(good) == ""
+    wrong = good.model_copy(update={"wrong": {"t.test_a": "passed without work"}})
+    assert why_unfit(wrong) == "t.test_a is hidden and passes with the bug"
+    assert "t.test_b fails too, and is not hidden" in why_unfit(good.model_copy(update={"broken": ("t.test_b",)}))
 
 
 def test_a_project_without_passing_tests_is_refused(project: Project, tmp_path: Path) -> None:

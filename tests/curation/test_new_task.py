@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,14 @@ from swe_gym.curation.new_task import (
     build_commit_task,
     build_release_task,
     compare_runs,
+    make_commit_tasks,
     run_both,
     split_difference,
     with_lists,
 )
 from swe_gym.curation.releases import TestLayout
 from swe_gym.curation.validation import validate
-from swe_gym.errors import GradingError, SandboxError, TaskError, UsageError
+from swe_gym.errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
 from swe_gym.index import find_sdists
 from swe_gym.tasks.file import FileSource, write_tasks
 from swe_gym.types import Task, TestStatus
@@ -254,5 +256,28 @@ def test_mistakes_about_commits_are_named(repository: Path, tmp_path: Path) -> N
         build_commit_task(str(repository), tests, "HEAD~7")
     with pytest.raises(UsageError, match="clone the repository first"):
         build_commit_task(str(tmp_path / "nothing"), tests)
+    with pytest.raises(UsageError, match="is the folder tests/ of a repository"):
+        build_commit_task(str(repository / "tests"), tests)
     with pytest.raises(UsageError, match="runs"):
         build_commit_task(str(repository), tests, options=BuildOptions(runs=0))
+
+
+def test_what_the_user_can_mend_does_not_refuse_a_commit_for_ever(repository: Path, tmp_path: Path) -> None:
+    record, ends = tmp_path / "records.jsonl", []
+
+    def try_commits(tests: str, commits: str, **options: Any) -> list[str]:
+        ends.clear()
+        build = BuildOptions(runs=1, **options)
+        made = make_commit_tasks(str(repository), tests, commits, str(record), build, times=1, on_record=ends.append)
+        assert [*made] == []
+        return [one.status for one in ends]
+
+    with pytest.raises(MissingInterpreter):
+        try_commits("python -m unittest", "HEAD~2..HEAD~1", python="3.99")
+    assert not record.exists()
+    assert try_commits("true", "HEAD~2..HEAD") == ["error", "invalid"]
+    lines = record.read_text().splitlines()
+    for tests, number in (("true", 2), ("false", 3)):  # equal and other tests for the commit that changes only tests
+        assert try_commits(tests, "HEAD~1..HEAD") == ["invalid"]
+        assert len(record.read_text().splitlines()) == number
+    assert len(lines) == 2
