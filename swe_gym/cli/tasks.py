@@ -27,6 +27,7 @@ from ..tasks import (
     by_image,
     is_place_of_tasks,
     load_source,
+    read_records,
     split_by_repository,
     write_tasks,
 )
@@ -442,7 +443,9 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
     record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
     made = make_mutants(name, version, count=count, known=known.values(), record=str(record), date=date, **options)
     if _add_tasks(made, output, known, record) < count:
-        open_console().print(f"No further bug of {name} {version} makes a task. The records say why.")
+        ends = Counter(one.status for one in read_records(record))
+        text = f"No further bug of {name} {version} makes a task. The records say why."
+        open_console().print(text + _say_undecided(ends["error"] + ends["skipped"]))
 
 
 def _try_commits(
@@ -463,8 +466,14 @@ def _try_commits(
     _add_tasks(made, output, known, record)
     tried, undecided = quantify(ends.total(), "commit"), ends["error"] + ends["skipped"]
     text = f"Of {tried} without a task so far, {ends['valid']} made a valid one. The records say why others did not."
-    more = f" {undecided} of them are not decided: mend what the records say and run the command again."
-    open_console().print(text + (more if undecided else ""))
+    open_console().print(text + _say_undecided(undecided))
+
+
+def _say_undecided(number: int) -> str:
+    text = (
+        f" {number} {'is' if number == 1 else 'are'} not decided: mend what the records say, and run the command again."
+    )
+    return text if number else ""
 
 
 def _add_tasks(made: Iterator[Task], output: Path, known: Mapping[str, Task], record: Path) -> int:

@@ -595,7 +595,8 @@ def _symptom(project: Project, found: TrialResult, secrets: Collection[str]) -> 
     for notes in found.observed.values():
         said = notes.get("message", "")
         if notes.get("error", "Failed") not in UNTELLING and " at 0x" not in said and not _tells(notes, secrets):
-            return f"Something in {project.name} that used to work fails:\n\n```\n{notes['error']}: {said}\n```"
+            text = f"{notes['error']}: {said}" if said else notes["error"]
+            return f"Something in {project.name} that used to work fails:\n\n```\n{text}\n```"
     return ""
 
 

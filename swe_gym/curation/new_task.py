@@ -477,7 +477,9 @@ def _ask_git(folder: Path, *arguments: str) -> str:
     """Return the output of a git command in a repository of the user."""
     deadline = time.monotonic() + _GIT_TIMEOUT
     try:
-        result = run_command([git_program(), "-C", folder, *arguments], deadline=deadline)
+        result = run_command(
+            [git_program(), "-C", folder, "-c", "log.showSignature=false", *arguments], deadline=deadline
+        )
     except TimeoutError as error:
         raise TaskError(f"git {arguments[0]} in {folder} timed out after {_GIT_TIMEOUT:g} s") from error
     if result.returncode:

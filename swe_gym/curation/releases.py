@@ -85,7 +85,7 @@ def find_tests(files: Sequence[str]) -> TestLayout:
     folders = {outermost for path in tests if (outermost := _test_folder(path))}
     targets = folders or set(map(str, tests))
     if not targets:
-        raise TaskError("the source release holds no tests: try another release of the project")
+        raise TaskError("the code holds no tests: choose another release or commit of the project")
     patterns = {f"{_escape(target)}/*" if folders else _escape(target) for target in targets}
     patterns |= {"conftest.py"} & set(files)
     return TestLayout(tuple(sorted(patterns)), tuple(sorted(targets)))

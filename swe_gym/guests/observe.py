@@ -398,7 +398,7 @@ def show(path: str, error: BaseException) -> Dict[str, str]:
     if isinstance(statement, ast.Assert):
         node = statement.test.left if isinstance(statement.test, ast.Compare) else statement.test
     found = shown.play(node, "")
-    if found["given"] != "%s: %s" % (type(error).__name__, error):
+    if found["given"] != name_error(error):
         raise ValueError("the code fails in another way")
     return {name: found[name] for name in ("code", "given")}
 
@@ -565,6 +565,10 @@ def bound(value: Any) -> str:
     return text
 
 
+def name_error(error: BaseException) -> str:
+    return "%s: %s" % (type(error).__name__, error) if str(error) else type(error).__name__
+
+
 def replay(code: str) -> str:
     """Return the `repr` of the last expression of some code, or the error that ends it."""
     tree, space = ast.parse(code), {"__name__": "snippet"}
@@ -573,7 +577,7 @@ def replay(code: str) -> str:
         exec(compile(tree, "snippet", "exec"), space)
         text = repr(eval(compile(ast.Expression(last.value), "snippet", "eval"), space))
     except BaseException as error:  # noqa: BLE001  any, also of sys.exit(): it is what the code gives
-        text = "%s: %s" % (type(error).__name__, error)
+        text = name_error(error)
     if " at 0x" in text or len(text) > LONGEST:
         raise ValueError("cannot be shown")
     return text

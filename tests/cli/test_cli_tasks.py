@@ -162,6 +162,8 @@ def test_each_commit_of_a_range_is_tried_once(cli, calc: Path, tmp_path: Path) -
     assert all(reason in one["reason"] for one, reason in zip(records, reasons, strict=True))
     assert "1 in all" in cli(*words).out
     assert len((tmp_path / "own.records.jsonl").read_text().splitlines()) == len(records)
+    again = cli(*words[:-1], "HEAD~1..HEAD", "--tests", "true")  # its results cannot be read
+    assert "1 is not decided: mend what the records say" in again.out.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,7 @@ SHOWN = {
         "TypeError: 'NoneType' object is not iterable",
         None,
     ),
+    "next(iter([]))": ("next(iter([]))", "StopIteration", None),
     "exit(3)": ("exit(3)", "SystemExit: 3", None),
 }
 NOT_SHOWN = {
