@@ -203,7 +203,7 @@ class SignedReport(Frozen):
 
 def timeout_reason(timeout: float) -> str:
     """Return the reason of a verdict on tests that timed out."""
-    return f"the hidden tests ran into their timeout of {timeout:g} s"
+    return f"the hidden tests ran into their timeout of {round(timeout, 1):g} s"
 
 
 def run_reporter(

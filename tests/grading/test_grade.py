@@ -277,7 +277,7 @@ def test_a_timeout_is_not_resolved(shop_task: Task, open_box: OpenBox) -> None:
     assert verdict.timed_out
     assert not verdict.resolved
     assert set(verdict.fail_to_pass.values()) == {TestStatus.MISSING}
-    assert verdict.reason == "the hidden tests ran into their timeout of 8 s"
+    assert verdict.reason.startswith("the hidden tests ran into their timeout of")  # the second try has less
 
 
 def test_command_that_hides_the_runners_exit_code_is_not_believed(shop_task: Task, open_box: OpenBox) -> None:

@@ -418,7 +418,7 @@ def test_work_that_always_hangs_is_not_resolved(grader: str) -> None:
     small = three("unittest", timeout=8.0, grader=grader)
     verdict = small.judge(HANGS)
     assert (verdict.resolved, verdict.timed_out) == (False, True)
-    assert verdict.reason == "the hidden tests ran into their timeout of 8 s"
+    assert verdict.reason.startswith("the hidden tests ran into their timeout of")  # the second try has less
     assert not verdict.counter_tests.alarms
     assert len(small.opened) == 3  # the first run, the gold patch, the work once more
 
@@ -621,7 +621,8 @@ def test_a_grader_of_the_users_own_judges_once() -> None:
 
 def test_work_that_hangs_has_the_timeout_as_its_reason() -> None:
     verdict = three("unittest", timeout=8.0).judge(HANGS, complete=False)
-    assert (verdict.reason, verdict.partial) == ("the hidden tests ran into their timeout of 8 s", False)
+    assert verdict.reason.startswith("the hidden tests ran into their timeout of")
+    assert not verdict.partial
 
 
 @pytest.mark.slow
