@@ -101,3 +101,4 @@ def test_closing_does_not_wait_for_answers() -> None:
         ahead.add([TrainSlot("micro-1-1", 1, 5)])
         ahead.take(1)
     assert not slow.release.is_set()
+    slow.release.set()  # its thread ends

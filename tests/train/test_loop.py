@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -223,13 +222,13 @@ def test_an_interrupt_does_not_wait_for_answers(model_folder: str, tmp_path: Pat
         "algorithm": {"prompts_per_step": 2, "group_size": 2, "async_rollout": ahead},
     }
     trainer = Trainer(config(model_folder, tmp_path / "run", **sections))
-    started = time.monotonic()
+    others = set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - others:
         if thread.name.startswith("episode"):
-            thread.join(400)
-    assert time.monotonic() - started < 400
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def test_a_run_folder_in_use_is_refused(model_folder: str, tmp_path: Path) -> None:
