@@ -116,6 +116,15 @@ def test_policies_without_a_model_continue(record: Trajectory, env_of_adder: Mak
         assert (branch.reward_valid, branch.resolved) == (True, policy == "gold")
 
 
+@pytest.mark.parametrize("turn", [1, 2])
+def test_gold_continues_gold(env_of_adder: Make, turn: int) -> None:
+    """It has written the patch, or applied it too."""
+    env = env_of_adder()
+    whole = play(env, make_policies("gold")(env))
+    branch = play(env, make_policies("gold")(env), options={"checkpoint": EpisodeCheckpoint.of_record(whole, turn)})
+    assert (branch.resolved, len(branch.turns)) == (True, len(whole.turns) - turn)
+
+
 def test_an_expert_leaves_out_what_was_done() -> None:
     env = SweEnv("micro", {"first": 0, "count": 1})
     try:
