@@ -27,7 +27,7 @@ from ..errors import (
 )
 from ..files import append_lines, json_lines
 from ..grading import CounterOptions, apply_diff, run_plainly
-from ..rollout import DriverLink, EpisodePool, Job
+from ..rollout import DriverLink, EpisodePool, Job, without_secrets
 from ..rollout.executors import open_executor
 from ..sandboxes import Sandbox
 from ..tasks import TaskSource, digest
@@ -142,6 +142,7 @@ class AuditRecord(Frozen):
         runs: Number of test runs.
         variants: Largest number of wrong solutions.
         backend: Kind of sandbox.
+        sandbox_options: Its options, without secrets. With others, such as a network, a task is audited again.
         digest: SHA-256 of the task and its oracle. A changed task is audited again.
         date: Date that the caller gave.
     """
@@ -166,6 +167,7 @@ class AuditRecord(Frozen):
     runs: int = 0
     variants: int = 0
     backend: str = ""
+    sandbox_options: JsonObject = {}
     digest: str = ""
     date: str = ""
 
@@ -299,10 +301,16 @@ class _AuditSettings:
     variants: int
     date: str
 
+    @property
+    def facts(self) -> JsonObject:
+        """Fields of a record that must be equal for its answer to hold."""
+        options = without_secrets(self.options)
+        return {"backend": self.backend, "variants": self.variants, "sandbox_options": options}
+
     def still_holds(self, old: AuditRecord, tasks: Mapping[str, Task | str]) -> bool:
         """Whether an old record is still valid for these settings."""
         task = tasks.get(old.task_id)
-        if not isinstance(task, Task) or (old.backend, old.variants) != (self.backend, self.variants):
+        if not isinstance(task, Task) or any(getattr(old, name) != value for name, value in self.facts.items()):
             return False
         skipped = old.status == "skipped" and old.reason == _why_not(task)
         return (old.status == "audited" or skipped) and old.digest == digest(task)
@@ -341,8 +349,7 @@ class _Audit(Job[str]):
     def run(self) -> None:
         """Audit the task. Failures become a record; only the caller's mistakes are raised."""
         settings, task = self._work.settings, self._work.task
-        facts: JsonObject = {"task_id": self.key, "backend": settings.backend, "date": settings.date}
-        facts |= {"variants": settings.variants}
+        facts: JsonObject = {"task_id": self.key, "date": settings.date, **settings.facts}
         if isinstance(task, str):
             self.record = AuditRecord(**facts, status="invalid", reason=task)
             return
@@ -361,12 +368,7 @@ class _Audit(Job[str]):
             found = {"status": "skipped", "reason": str(error)}
         except TaskError as error:
             found = {"status": "invalid", "reason": str(error)}
-        except (
-            SandboxError,
-            GradingError,
-            RecursionError,
-            MemoryError,
-        ) as error:  # the last two: code nested too deeply
+        except (SandboxError, GradingError, RecursionError, MemoryError) as error:  # the last two: deeply nested code
             logger.warning("no audit of task %s: %s: %s", self.key, type(error).__name__, error)
             found = {"status": "error", "reason": f"{type(error).__name__}: {error}"}
         facts |= {"seconds": round(time.monotonic() - started, 1), "runs": self._probe.runs if self._probe else 0}

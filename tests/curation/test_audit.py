@@ -244,6 +244,15 @@ def sound() -> Task:
     return task.model_copy(update={"oracle": task.oracle.model_copy(update={**lists, **command})})
 
 
+def test_other_sandbox_options_make_another_audit(tmp_path: Path) -> None:
+    task, record = sound(), tmp_path / "audits.jsonl"
+    skipped = task.model_copy(update={"oracle": task.oracle.model_copy(update={"gold_patch": ""})})
+    for network, lines in (("none", 1), ("none", 1), ("egress", 2)):
+        (found,) = audit_tasks(of(skipped), record=record, sandbox_options={"network": network, "token": "s3cret"})
+        assert (found.status, found.sandbox_options) == ("skipped", {"network": network})
+        assert len(record.read_text().splitlines()) == lines
+
+
 def test_a_sound_task_has_no_finding_and_is_not_audited_again(tmp_path: Path) -> None:
     record, options = tmp_path / "audits.jsonl", {"sandbox_options": {"options": {"python_prefix": PREFIX}}}
     seen: list[AuditRecord] = []
