@@ -888,6 +888,23 @@ class Verdict(Frozen):
     counter_tests: CounterTests = Field(default=CounterTests(), repr=False)
     score: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
+    @property
+    def unproven(self) -> str:
+        """Why no counter-test proves that the work is resolved, without names of tests.
+
+        Empty if counter-tests prove it, or if the work is not resolved.
+        """
+        if not self.resolved and not self.score:
+            return ""
+        if self.judge == "reward":
+            return "the task's own script judged it, in the sandbox in which the policy worked"
+        found = self.counter_tests
+        starting = self.fail_to_pass.keys() or {*found.kinds, *found.uncovered}
+        bare = len(starting - (found.kinds.keys() - found.unfit.keys()))
+        if bare:
+            return f"{bare} of {len(starting)} tests that must start passing have no counter-test"
+        return "" if starting else "the task names no test that must start passing"
+
 
 class Reward(Frozen):
     """A reward and its parts: `value == sum(components.values())`.

@@ -511,7 +511,6 @@ def decide(
     if claim.reward is not None and reward < claim.reward and not is_close(reward, claim.reward):
         return "refuted", verdict.reason or f"it earns {reward:g}, not {claim.reward:g}"
     starting = [test for test in tests.values() if test.starts]
-    bare = sum(not test.texts for test in starting)
     doubts = (
         (record.status != "valid", f"its task is not valid: {record.reason}"),
         (
@@ -519,8 +518,7 @@ def decide(
             f"work can change the hidden tests in isolation {judged.isolation!r}",
         ),
         (not verdict.resolved, f"not resolved: a part of the reward, {reward:g}, as claimed"),
-        (not starting, "the task names no test that must start passing"),
-        (bare > 0, f"{bare} of {len(starting)} tests that must start passing have no counter-test"),
+        (bool(verdict.unproven), verdict.unproven),
     )
     for doubtful, why in doubts:
         if doubtful:

@@ -226,6 +226,9 @@ def _lines(found: JsonObject) -> dict[str, str]:
         "shortened": f"the conversations of {quantify(found['shortened'], 'episode')}, to fit the model's context"
         if found["shortened"]
         else "",
+        "not proven": f"{quantify(found['unproven'], 'resolved episode')}: no counter-test"
+        if found["unproven"]
+        else "",
         "not resolved": _counts(found["unresolved"]),
         "failed tries": _counts(found["failed_tries"]),
         "cheat signs": f"in {quantify(found['cheat_signs'], 'episode')}: look at them" if found["cheat_signs"] else "",

@@ -156,8 +156,9 @@ class SweEnv(ToolEnv):
     str, `reward_components` dict of float, the counts of hidden tests `fail_to_pass_passed`, `fail_to_pass_total`,
     `pass_to_pass_passed`, `pass_to_pass_total` int, `counter_tests` int (number of fail-to-pass tests with a
     counter-test), `alarms` int (number of tests whose counter-test passed: code of the work changed the results of
-    tests), and `already_passes` bool (whether the unchanged folder of `SWE/Local-v0` earns the reward). The counts are
-    0 before the end.
+    tests), `unproven` str (why no counter-test proves that the work is resolved; empty if one does), and
+    `already_passes` bool (whether the unchanged folder of `SWE/Local-v0` earns the reward). The counts are 0 before the
+    end.
 
     ## Arguments
 

@@ -70,6 +70,7 @@ class EpisodeRow(NamedTuple):
         seconds: Wall-clock seconds by activity ("start", "tools", "grading", "policy"), and "total".
         started: Start (UTC, ISO 8601).
         invalid_calls: Number of turns without a valid tool call; None if they were not counted.
+        unproven: Why no counter-test proves that the work is resolved.
     """
 
     id: str
@@ -86,6 +87,7 @@ class EpisodeRow(NamedTuple):
     seconds: dict[str, float]
     started: str
     invalid_calls: int | None = None
+    unproven: str = ""
 
     @property
     def judged(self) -> bool:

@@ -223,6 +223,7 @@ def summarize(run: RunInfo, rows: Sequence[EpisodeRow], unchanged: Iterable[str]
         "seconds": summary.duration,
         "episode_seconds": summary.seconds,
         "cheat_signs": sum(row.cheat_signs > 0 for row in graded),
+        "unproven": sum(bool(row.unproven) for row in graded),
         "unresolved": _causes((row for row in graded if not row.resolved), set(unchanged)),
         "failed_tries": _causes((row for row in rows if not row.judged), set()),
         "repositories": [

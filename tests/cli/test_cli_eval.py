@@ -1,5 +1,6 @@
 """`swe-gym eval`: from a model's name to results."""
 
+import io
 import json
 import re
 import shutil
@@ -7,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs_on_disk import run_info
+from rich.console import Console
+from runs_on_disk import run_info, trajectory
 
+from swe_gym.cli.rollout_display import print_results
 from swe_gym.gateway.agents.base import Agent, Assignment, Launch
 from swe_gym.gateway.kits import Kit
 from swe_gym.rollout.policies.server_check import known_prices
 from swe_gym.testing.loopback import Exchange, HttpAnswer
 from swe_gym.testing.openai_server import CHAT, MODELS, ModelReply, OpenAIServer
 from swe_gym.trajectories.comparison import compare
-from swe_gym.trajectories.run_folder import read_run
+from swe_gym.trajectories.run_folder import index_line, read_run
 from swe_gym.trajectories.trajectory import Usage
-from swe_gym.viewer.index import EpisodeRow
+from swe_gym.viewer.index import EpisodeRow, row_of
 from swe_gym.viewer.results import summarize
 from swe_gym.viewer.runs import Runs
 
@@ -296,3 +299,14 @@ def test_messages_that_the_server_refuses_are_told_before_the_run(cli, server: O
     assert result.status == 2
     assert "System message must be at the beginning. Send them as the user's: policy.later_system=user" in result.err
     assert not Path("runs").exists()
+
+
+def test_resolved_work_that_no_counter_test_proves_is_counted() -> None:
+    why = {"unproven": "the task names no test that must start passing"}
+    records = [trajectory(resolved=True, info=why), trajectory(attempt=1, resolved=True)]
+    rows = [row_of("x", "resolved", index_line(record, 0, 0)) for record in records]
+    found = {**summarize(run_info(tasks=("a-1",), attempts=2), rows), "predictions": [], "agent": "", "model": "m"}
+    found |= {"source": "toy", "servers": [], "tasks": 1, "attempts": 2, "episodes": 2}
+    console = Console(file=io.StringIO(), width=100)
+    print_results(console, found)
+    assert "not proven    1 resolved episode: no counter-test" in console.file.getvalue()

@@ -34,6 +34,7 @@ INFO_TYPES = {
     "reward_components": dict,
     "counter_tests": int,
     "alarms": int,
+    "unproven": str,
     "already_passes": bool,
     "fail_to_pass_passed": int,
     "fail_to_pass_total": int,

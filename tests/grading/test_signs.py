@@ -82,6 +82,27 @@ def test_a_counter_test_that_passed_is_a_sign() -> None:
         assert signs_in_work(Patch(), verdict, Oracle()) == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"resolved": False}, ""),
+        ({"judge": "reward"}, "the task's own script judged it, in the sandbox in which the policy worked"),
+        ({"judge": "exit_code"}, "the task names no test that must start passing"),
+        ({"fail_to_pass": {"a": "passed"}, "counter_tests": {"kinds": {"a": "literal"}}}, ""),
+        ({"counter_tests": {"kinds": {"a": "literal"}}}, ""),  # the grader `expected`
+        (
+            {
+                "fail_to_pass": {"a": "passed", "b": "passed"},
+                "counter_tests": {"kinds": {"a": "x"}, "unfit": {"a": "x"}},
+            },
+            "2 of 2 tests that must start passing have no counter-test",
+        ),
+    ],
+)
+def test_a_verdict_says_what_no_counter_test_proves(fields: dict[str, object], why: str) -> None:
+    assert Verdict.model_validate({"resolved": True, **fields}).unproven == why
+
+
 @pytest.mark.timeout(300)  # quadratic time would be hours
 @pytest.mark.parametrize(
     "text",

@@ -123,6 +123,7 @@ class IndexLine(Frozen):
         cheat_signs: Number of cheat signs, as in `info`.
         invalid_calls: Number of turns without a valid tool call, as `invalid_actions` in `info`. None: not counted, in
             episodes of an agent with its own tools and in runs of the first version.
+        unproven: Why no counter-test proves that the work is resolved, as in `info`.
         (others): As in `Trajectory`.
     """
 
@@ -140,6 +141,7 @@ class IndexLine(Frozen):
     tries: int
     cheat_signs: int = 0
     invalid_calls: int | None = None
+    unproven: str = ""
     usage: Usage = Usage()
     seconds: dict[str, float] = {}
     started: str = ""
@@ -626,6 +628,7 @@ def index_line(trajectory: Trajectory, offset: int, length: int) -> IndexLine:
         turns=len(trajectory.turns),
         cheat_signs=trajectory.info.get("cheat_signs", 0),
         invalid_calls=None if "agent" in trajectory.policy.options else trajectory.info.get("invalid_actions"),
+        unproven=trajectory.info.get("unproven", ""),
         usage=_read_usage(trajectory),
         seconds=trajectory.seconds,
     )

@@ -148,6 +148,7 @@ function factsView(episode, row) {
     ["invalid calls", episode.info.invalid_actions || ""],
     ["conversation shortened", used.shortened ? plural(used.shortened, "time") : ""],
     ["signs of cheating", episode.info.cheat_signs || ""],
+    ["not proven", episode.info.unproven || ""],
     ["seed", episode.seed ?? ""],
     ["continues", parentView(episode)],
     ["started", episode.started.slice(0, 19).replace("T", " ")],
