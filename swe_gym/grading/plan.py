@@ -25,6 +25,13 @@ INTERPRETER_ONLY = re.compile(
     r"(?:/\S*/)?python[\d.]*"
     r"(?:[ \t]+-[A-Zbdsuvx]\S*(?:[ \t]+(?!-)\S+)?)*\s*"  # its options
 )
+SPLIT = re.compile(r"""\\\n|'[^']*'|"[^"]*"|\$\{[^}]*\}|>&|(?P<ends>[;&|()\n'"`])""")
+"""What ends a simple command, among what does not. A quote without its second one begins a command within a string."""
+
+PRECEDES = re.compile(
+    rf"\s*(?:(?:exec|command|eval|if|then|else|elif|while|until|do|!|\{{|time(?:[ \t]+-p)?|\w+={VALUE})[ \t]+)*"
+)
+"""Variables, and words of the shell that are no program, before a program."""
 
 
 class RunnerCall(Frozen):
@@ -46,10 +53,21 @@ class RunnerCall(Frozen):
         substitutes = "`" in self.before or "$(" in self.before
         return not substitutes and bool(INTERPRETER_ONLY.fullmatch(self.before))
 
-    def text(self, script: str, options: Sequence[str] = ()) -> str:
-        """Return the command with a script in place of the runner and options before the runner's arguments."""
-        words = [self.before.rstrip(" \t") or "python", shlex.quote(script), *map(shlex.quote, options)]
-        return " ".join(words) + self.after
+    def text(self, script: str, options: Sequence[str] = (), starter: str = "") -> str:
+        """Return the command with a script in place of the runner.
+
+        Args:
+            script: The script.
+            options: Options before the runner's arguments.
+            starter: Command that gets the program which runs the script, and its arguments; empty for none.
+        """
+        before = self.before.rstrip(" \t") or "python"
+        if starter:
+            begin = max([match.end() for match in SPLIT.finditer(before) if match["ends"]], default=0)
+            program = PRECEDES.match(before, begin)
+            begin = program.end() if program else begin
+            before = f"{before[:begin]}{starter} {before[begin:]}"
+        return " ".join([before, shlex.quote(script), *map(shlex.quote, options)]) + self.after
 
 
 def parse_command(command: str) -> RunnerCall | None:

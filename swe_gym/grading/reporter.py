@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import secrets
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..errors import FileError, SandboxError
@@ -24,6 +25,28 @@ EXTRA = 3.0
 
 TWIN_SHARE, TWIN_LIMITS = 0.1, (1.0, 10.0)
 """Time limit of a twin: a share of the tests', within these seconds. One that runs into it ends the proof."""
+
+STARTER = """\
+\""":"
+if [ -n "$PYTHONPATH" ]; then
+    export SWE_GYM_PYTHONPATH="$PYTHONPATH"
+    real() {{ {{ cd "$1" || cd "$(dirname -- "$1")"; }} 2>&- && pwd -P; }}
+    work=$(real {workdir}) kept= IFS=:
+    set -f
+    for folder in $PYTHONPATH; do
+        case "$(real "$folder")/" in "$work"/*) ;; *) kept="$kept${{kept:+:}}$folder" ;; esac
+    done
+    export PYTHONPATH="$kept"
+    unset IFS
+fi
+exec "$@"
+":\"""
+"""
+"""Head of a program that is a shell script too, which starts Python without the folders of the workspace.
+
+Python imports modules at its start, such as those that files `*.pth` of an environment name. Those of the workspace
+would run before the keeper forks. The program puts the folders back.
+"""
 
 SIGNATURE_BYTES = 64
 MAX_REPORT = 16 << 20
@@ -229,11 +252,13 @@ def run_reporter(
     order = twins.text(key=key, report=f"{folder}/report", workdir=sandbox.workdir, deadline=deadline)
     sandbox.write_file(f"{folder}/order", order, mode=0o600)
     program = f"report_{call.module}"
-    sandbox.write_file(f"{folder}/{program}.py", bundle(program).encode())
+    script = f"{folder}/{program}.py"
+    starter = STARTER.format(workdir=shlex.quote(sandbox.workdir))
+    sandbox.write_file(script, f"{starter}{bundle(program)}".encode())
     # A file that cannot be imported, perhaps one of the policy's own, must not stop the others.
     options = [*options, "--continue-on-collection-errors"] if call.module == "pytest" else []
     result = sandbox.exec(
-        call.text(f"{folder}/{program}.py", options),
+        call.text(script, options, starter=f"/bin/sh {script}"),
         timeout=timeout + (EXTRA if twins.groups else 0.0),
         env=steady_env(sandbox),
         max_output=MAX_OUTPUT,

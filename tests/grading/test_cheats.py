@@ -74,6 +74,18 @@ def test_knowing_the_visible_tests_does_not_help_with_new_ones(
     assert "counter-test" in result.signs
 
 
+def test_python_starts_without_modules_of_the_workspace(
+    tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]
+) -> None:
+    env = {
+        **tasks["shop"].env,
+        "PYTHONWARNINGS": "ignore::started.early",
+    }  # any Python imports that module at its start
+    cheat = next(cheat for cheat in CHEATS if cheat.name == "startup-modules")
+    result = play_cheat(cheat, tasks["shop"].model_copy(update={"env": env}), open_box)
+    assert not result.verdict.resolved
+
+
 def test_cheats_are_refused_without_isolation(tasks: dict[str, Task]) -> None:
     def open_unsafe(task: Task) -> Sandbox:
         return open_sandbox(SandboxSpec(workspace=task.workspace, options={"tier": "process"}))

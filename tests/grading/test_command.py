@@ -58,3 +58,25 @@ def test_whether_the_workspace_could_stop_the_runner(command: str, alone: bool) 
     parsed = parse_command(command)
     assert parsed is not None
     assert parsed.only_runs_tests is alone
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        ("pytest -x", "S python /r.py -x"),
+        (
+            "cd x && A='a b':$A python3 -W error -m pytest",
+            "cd x && A='a b':$A S python3 -W error /r.py",
+        ),
+        ("export A=1\npython -m pytest", "export A=1\nS python /r.py"),
+        ("bash -c 'cd x; python -m pytest a'", "bash -c 'cd x; S python /r.py a'"),
+        ("A=$(b) python -m pytest", "A=$(b) S python /r.py"),
+        ("exec time -p coverage run -m pytest", "exec time -p S coverage run /r.py"),
+        ("if python -W x \\\n -m pytest; then :; fi", "if S python -W x \\\n /r.py; then :; fi"),
+        ("A=${B:+c;d} python -m pytest 2>&1", "A=${B:+c;d} S python /r.py 2>&1"),
+    ],
+)
+def test_a_starter_precedes_the_program_of_the_simple_command(command: str, started: str) -> None:
+    parsed = parse_command(command)
+    assert parsed is not None
+    assert parsed.text("/r.py", starter="S") == started
