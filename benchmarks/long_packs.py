@@ -25,7 +25,7 @@ def measure(tokens: int, options: argparse.Namespace) -> dict[str, float]:
     import torch
     import transformers
 
-    from swe_gym.train import attention
+    from swe_gym.train import model as modeling
     from swe_gym.train.batch import segments_batch
     from swe_gym.train.model import PolicyModel, checkpoint_layers
     from swe_gym.trajectories import Segment
@@ -51,7 +51,7 @@ def measure(tokens: int, options: argparse.Namespace) -> dict[str, float]:
     seconds = []
     for alone in (False, True):
         if alone:
-            attention.attend_rows = lambda query, key, value, *_, **__: (  # type: ignore[assignment]
+            modeling.attend_rows = lambda query, key, value, *_, **__: (  # type: ignore[assignment]
                 value.repeat_interleave(query.shape[1] // key.shape[1], 1).transpose(1, 2) + 0 * query.transpose(1, 2)
             )
         started = time.process_time()

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from .rollout.policies.base import PolicyFactory as PolicyFactory
     from .rollout.policies.base import PolicyReport as PolicyReport
     from .rollout.policies.base import ReportingPolicy as ReportingPolicy
+    from .rollout.policies.baseline import EmptyPolicy as EmptyPolicy
+    from .rollout.policies.baseline import ScriptedPolicy as ScriptedPolicy
     from .rollout.policies.gold import GoldPolicy as GoldPolicy
-    from .rollout.policies.scripted import EmptyPolicy as EmptyPolicy
-    from .rollout.policies.scripted import ScriptedPolicy as ScriptedPolicy
     from .sandboxes import Sandbox as Sandbox
     from .sandboxes import SandboxSpec as SandboxSpec
     from .sandboxes import open_sandbox as open_sandbox

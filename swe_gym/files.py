@@ -12,9 +12,11 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from .errors import MissingDependency, UsageError
+from pydantic import BaseModel, ValidationError
+
+from .errors import MissingDependency, UsageError, wrong_fields
 from .syntax import evaluate
 from .types import Json, JsonObject
 
@@ -88,6 +90,22 @@ def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             if not line.endswith(b"\n") and not _is_json(line):
                 return
             yield number, line
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_models(path: str | os.PathLike[str], model: type[Model], what: str) -> Iterator[Model]:
+    """Yield the lines of a file as pydantic models. A missing file has none.
+
+    Raises:
+        UsageError: A line is invalid. The message names file and line, and calls the line `what`.
+    """
+    for number, line in json_lines(Path(path)) if Path(path).exists() else ():
+        try:
+            yield model.model_validate_json(line)
+        except ValidationError as error:
+            raise UsageError(f"{path}, line {number} is not {what}: {wrong_fields(error)}") from error
 
 
 def _is_json(line: bytes) -> bool:

@@ -20,7 +20,7 @@ from swe_gym import SandboxSpec
 from swe_gym.tasks.file import write_tasks
 from swe_gym.toml import parse_pairs
 from swe_gym.types import Task
-from swe_gym.viewer.training_report import write_curves
+from swe_gym.viewer.report import write_curves
 from swe_gym_command.app import app, load_command
 
 ROOT = Path(__file__).parent.parent

@@ -27,12 +27,11 @@ from pydantic import Field, ValidationError
 from .. import threads
 from ..envs import SweEnv, make_env
 from ..errors import PolicyError, UsageError, wrong_fields
-from ..rollout import TICK
 from ..rollout.policies import Policy
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy
 from ..spaces import Info
 from ..types import Frozen, JsonMapping, JsonObject
-from .episodes import Episode, EpisodeBatch, MakeEnv, MakePolicy, Slot
+from .episodes import TICK, Episode, EpisodeBatch, MakeEnv, MakePolicy, Slot
 
 Result = TypeVar("Result")
 

@@ -30,6 +30,9 @@ from ..trajectories import Segment, Trajectory
 
 logger = logging.getLogger(__name__)
 
+TICK = 0.2
+"""Seconds of one wait for something that another thread does."""
+
 
 class Row(NamedTuple):
     """One prompt and the response to it.

@@ -23,9 +23,8 @@ import gymnasium
 
 from ..envs import SweEnv
 from ..errors import MissingDependency, PolicyError, SweGymError, UsageError
-from ..rollout import TICK
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy
-from .episodes import Episode, EpisodeBatch, MakeEnv, Slot, single_row
+from .episodes import TICK, Episode, EpisodeBatch, MakeEnv, Slot, single_row
 
 try:
     from datasets import Dataset

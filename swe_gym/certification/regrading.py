@@ -20,14 +20,14 @@ from typing import NamedTuple, TypeAlias, get_args
 from pydantic import Field, ValidationError
 
 from ..commands import run_command
-from ..curation import NODE_RETRIES, judge_diff
+from ..curation import judge_diff
 from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
 from ..files import append_lines, json_lines
 from ..grading import REWARDS, CounterOptions, DiffReader
 from ..grading.counter import Scope
 from ..guests import bundle
-from ..rollout import DriverLink, EpisodePool, Executor, Job, without_secrets
+from ..rollout import DriverLink, Executor, OutcomeJob, run_outcomes, without_secrets
 from ..rollout.executors import open_executor
 from ..sandboxes.contents import git_program, prepare_workspace
 from ..tasks import TaskRecord, digest
@@ -454,40 +454,27 @@ def _play(works: Sequence[PatchWork], workers: int, executor: Executor) -> Itera
     readers = {task_id: DiffReader(ahead) for task_id, ahead in diffs.items()}
     left = {task_id: len(ahead) for task_id, ahead in diffs.items()}
     make = functools.partial(_make_job, works, readers)
-    with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=executor) as pool:
-        for job in pool.run(range(len(works))):
-            again = job.lost is not None or (job.retryable and job.number == 1)
-            if again and pool.retry(job):
-                continue
-            if job.lost is not None:
-                raise job.lost
-            task_id = works[job.key].task.task_id
-            left[task_id] -= 1
-            if not left[task_id]:
-                del readers[task_id]  # patches are large
-            yield job.key, job.judged
+    for job in run_outcomes(make, range(len(works)), workers=workers, executor=executor):
+        if job.lost is not None:
+            raise job.lost
+        task_id = works[job.key].task.task_id
+        left[task_id] -= 1
+        if not left[task_id]:
+            del readers[task_id]  # patches are large
+        yield job.key, job.outcome
 
 
 def _make_job(works: Sequence[PatchWork], readers: Mapping[str, DiffReader], number: int, tries: int) -> "_JudgePatch":
     return _JudgePatch(works[number], tries, readers[works[number].task.task_id])
 
 
-class _JudgePatch(Job[int]):
-    """The judging of one patch.
-
-    Attributes:
-        judged: The result, once `run` has returned.
-        retryable: Whether the sandbox failed in a way that may pass.
-    """
-
-    judged: Judged
-    retryable = False
+class _JudgePatch(OutcomeJob[int, Judged]):
+    """The judging of one patch."""
 
     def __init__(self, work: PatchWork, number: int, reader: DiffReader) -> None:
         super().__init__(work.number, number)
         self._work = work
         self._reader = reader
-        self._group: SandboxGroup | None = None
 
     @property
     def name(self) -> str:
@@ -498,33 +485,21 @@ class _JudgePatch(Job[int]):
         """Judge the patch. Failures become a result; only the caller's mistakes are raised."""
         started, work = time.monotonic(), self._work
         try:
-            with SandboxGroup(work.task, work.backend, work.sandbox_options) as self._group:
+            with SandboxGroup(work.task, work.backend, work.sandbox_options) as group:
+                self._open = group
                 if self.cancelled:
-                    self._group.close()
-                verdict, where = judge_diff(self._group, work.diff, work.counter, claimed=True, reader=self._reader)
-            self.judged = Judged(verdict=verdict, **where, seconds=round(time.monotonic() - started, 3))
+                    group.close()
+                verdict, where = judge_diff(group, work.diff, work.counter, claimed=True, reader=self._reader)
+            self.outcome = Judged(verdict=verdict, **where, seconds=round(time.monotonic() - started, 3))
         except (MissingInterpreter, TaskError, SandboxError, GradingError) as error:
             logger.warning("no verdict: %s: %s", type(error).__name__, error, extra=self.ids)
             self.retryable = getattr(error, "retryable", False)
             seconds = round(time.monotonic() - started, 3)
-            self.judged = Judged(failure=f"{_name(error)}: {error}", seconds=seconds)
+            self.outcome = Judged(failure=f"{_name(error)}: {error}", seconds=seconds)
 
     def work(self) -> PatchWork:
         """Return the patch as data."""
         return self._work
-
-    def result(self) -> tuple[Judged, bool]:
-        """Return what `run` has stored."""
-        return self.judged, self.retryable
-
-    def take(self, result: tuple[Judged, bool]) -> None:
-        """Store the result."""
-        self.judged, self.retryable = result
-
-    def close(self) -> None:
-        """Close the sandboxes that are open."""
-        if self._group is not None:
-            self._group.close()
 
 
 def _name(error: Exception) -> str:

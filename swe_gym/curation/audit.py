@@ -8,10 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple
-
-from pydantic import ValidationError
 
 from ..envs import SandboxGroup
 from ..errors import (
@@ -23,11 +20,10 @@ from ..errors import (
     TaskError,
     UsageError,
     quantify,
-    wrong_fields,
 )
-from ..files import append_lines, json_lines
+from ..files import append_lines, read_models
 from ..grading import CounterOptions, apply_diff, run_plainly
-from ..rollout import DriverLink, EpisodePool, Job, without_secrets
+from ..rollout import DriverLink, OutcomeJob, run_outcomes, without_secrets
 from ..rollout.executors import open_executor
 from ..sandboxes import Sandbox
 from ..tasks import TaskSource, digest
@@ -43,7 +39,7 @@ from .audit_checks import (
     read_files,
 )
 from .audit_variants import ChangedFile, Variant, break_hunk, make_variants, split_sections
-from .validation import NODE_RETRIES, judge_diff
+from .validation import judge_diff
 
 logger = logging.getLogger(__name__)
 
@@ -184,16 +180,7 @@ def read_audits(path: str | os.PathLike[str]) -> list[AuditRecord]:
     Raises:
         UsageError: A line is not an audit. The message names file and line.
     """
-    if not Path(path).exists():
-        return []
-    found: dict[str, AuditRecord] = {}
-    for number, line in json_lines(Path(path)):
-        try:
-            record = AuditRecord.model_validate_json(line)
-        except ValidationError as error:
-            raise UsageError(f"{path}, line {number} is not an audit: {wrong_fields(error)}") from error
-        found[record.task_id] = record
-    return list(found.values())
+    return list({one.task_id: one for one in read_models(path, AuditRecord, "an audit")}.values())
 
 
 def repair_task(task: Task, record: AuditRecord) -> Task | None:
@@ -272,15 +259,12 @@ def audit_tasks(
         add(old)
     with open_executor(executor, executor_options, sandbox_options, workers=workers) as place:
         make = functools.partial(_make_audit, settings, tasks)
-        with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=place) as pool:
-            for audit in pool.run([name for name in tasks if name not in found]):
-                if audit.lost is not None:
-                    if not pool.retry(audit):
-                        raise audit.lost
-                    continue
-                if record:
-                    append_lines(record, json.dumps(audit.record.model_dump(mode="json")))
-                add(audit.record)
+        for audit in run_outcomes(make, [name for name in tasks if name not in found], workers=workers, executor=place):
+            if audit.lost is not None:
+                raise audit.lost
+            if record:
+                append_lines(record, json.dumps(audit.outcome.model_dump(mode="json")))
+            add(audit.outcome)
     return [found[name] for name in tasks]
 
 
@@ -332,38 +316,33 @@ class _AuditWork(NamedTuple):
         return _Audit(self, 1)
 
 
-class _Audit(Job[str]):
-    """The audit of one task.
-
-    Attributes:
-        record: The result, once `run` has returned.
-    """
-
-    record: AuditRecord
+class _Audit(OutcomeJob[str, AuditRecord]):
+    """The audit of one task."""
 
     def __init__(self, work: _AuditWork, number: int) -> None:
         super().__init__(work.name, number)
         self._work = work
-        self._probe: _Probe | None = None
 
     def run(self) -> None:
         """Audit the task. Failures become a record; only the caller's mistakes are raised."""
         settings, task = self._work.settings, self._work.task
         facts: JsonObject = {"task_id": self.key, "date": settings.date, **settings.facts}
         if isinstance(task, str):
-            self.record = AuditRecord(**facts, status="invalid", reason=task)
+            self.outcome = AuditRecord(**facts, status="invalid", reason=task)
             return
         facts["digest"] = digest(task)
         reason = _why_not(task)
         if reason:
-            self.record = AuditRecord(**facts, status="skipped", reason=reason)
+            self.outcome = AuditRecord(**facts, status="skipped", reason=reason)
             return
         started = time.monotonic()
+        probe: _Probe | None = None
         try:
-            with _Probe(task, settings) as self._probe:
+            with _Probe(task, settings) as probe:
+                self._open = probe
                 if self.cancelled:
-                    self.close()
-                found = self._probe.audit()
+                    probe.close()
+                found = probe.audit()
         except MissingInterpreter as error:
             found = {"status": "skipped", "reason": str(error)}
         except TaskError as error:
@@ -371,25 +350,12 @@ class _Audit(Job[str]):
         except (SandboxError, GradingError, RecursionError, MemoryError) as error:  # the last two: deeply nested code
             logger.warning("no audit of task %s: %s: %s", self.key, type(error).__name__, error)
             found = {"status": "error", "reason": f"{type(error).__name__}: {error}"}
-        facts |= {"seconds": round(time.monotonic() - started, 1), "runs": self._probe.runs if self._probe else 0}
-        self.record = AuditRecord(**facts, **found)
+        facts |= {"seconds": round(time.monotonic() - started, 1), "runs": probe.runs if probe else 0}
+        self.outcome = AuditRecord(**facts, **found)
 
     def work(self) -> _AuditWork:
         """Return the audit as data."""
         return self._work
-
-    def result(self) -> AuditRecord:
-        """Return the record."""
-        return self.record
-
-    def take(self, result: AuditRecord) -> None:
-        """Store the record."""
-        self.record = result
-
-    def close(self) -> None:
-        """Close the sandboxes that are open."""
-        if self._probe is not None:
-            self._probe.close()
 
 
 def _why_not(task: Task) -> str:

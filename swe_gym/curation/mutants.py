@@ -28,7 +28,7 @@ from ..files import append_lines
 from ..grading import STEADY_ENV, file_diff, parse_command, parse_id, read_state, split_diff
 from ..grading.counter import Source, TextEdit
 from ..guests import bundle
-from ..rollout import DriverLink, EpisodePool, Job
+from ..rollout import NODE_RETRIES, DriverLink, EpisodePool, OutcomeJob
 from ..rollout.executors import open_executor
 from ..sandboxes import Sandbox
 from ..sandboxes.contents import prepare_workspace
@@ -51,7 +51,7 @@ from .new_task import (
     run_tests,
 )
 from .releases import OUTSIDE, TestLayout, find_source_root, find_tests, list_files
-from .validation import NODE_RETRIES, CheckSettings, TaskCheck
+from .validation import CheckSettings, TaskCheck
 
 LEVELS = ("easy", "medium", "hard")
 """Difficulties. An easy issue names the function and quotes its documentation, a medium one shows code that goes wrong,
@@ -423,40 +423,22 @@ class _TrialWork(NamedTuple):
         return _Trials(self, 0, 1)
 
 
-class _Trials(Job[int | str]):
-    """The trials of some bugs.
-
-    Attributes:
-        found: The results, once `run` has returned.
-    """
-
-    found: Sequence[TrialResult]
+class _Trials(OutcomeJob[int | str, Sequence[TrialResult]]):
+    """The trials of some bugs."""
 
     def __init__(self, work: _TrialWork, key: int | str, number: int) -> None:
         super().__init__(key, number)
         self._work = work
-        self._group = SandboxGroup(work.base, work.backend, {})
+        self._open = self._group = SandboxGroup(work.base, work.backend, {})
 
     def run(self) -> None:
         """Run the tests."""
         with self._group as group:
-            self.found = run_trials(group, self._work.order)
+            self.outcome = run_trials(group, self._work.order)
 
     def work(self) -> _TrialWork:
         """Return the trials as data."""
         return self._work
-
-    def result(self) -> Sequence[TrialResult]:
-        """Return what the tests say."""
-        return self.found
-
-    def take(self, result: Sequence[TrialResult]) -> None:
-        """Store what the tests say."""
-        self.found = result
-
-    def close(self) -> None:
-        """Close the sandbox."""
-        self._group.close()
 
 
 # --- the task -----------------------------------------------------------------------------------------------------
@@ -760,9 +742,9 @@ class _Line:
         """Take what a job has found."""
         self._running -= 1
         if isinstance(job, TaskCheck):
-            self._settle(job.key, job.record)
+            self._settle(job.key, job.outcome)
         else:
-            self._results[int(job.key)] = job.found
+            self._results[int(job.key)] = job.outcome
             self._judge_batches()
         self._build.progress(f"{self._made} of {self._options.count} tasks, {self._judged * BATCH} bugs tried")
 

@@ -20,7 +20,7 @@ from ..files import append_lines
 from ..grading import CounterOptions, DiffReader, grade, hidden_places
 from ..grading.counter import NATURAL, Scope
 from ..grading.in_place import is_last, join_steps, run_solution
-from ..rollout import DriverLink, EpisodePool, Executor, Job
+from ..rollout import DriverLink, Executor, OutcomeJob, run_outcomes
 from ..rollout.executors import open_executor
 from ..tasks import TaskRecord, TaskSource, digest, read_records
 from ..trajectories.comparison import distinct_names, read_results
@@ -30,9 +30,6 @@ from ..types import JsonObject, Task, TestStatus, Verdict
 logger = logging.getLogger(__name__)
 
 __all__ = ["TaskRecord", "digest", "read_records", "validate"]
-
-NODE_RETRIES = 5
-"""Further tries at a task whose node was lost."""
 
 
 def validate(
@@ -157,12 +154,10 @@ def _validate_tasks(
 ) -> Iterator[TaskRecord]:
     """Yield the records of tasks. A task whose node was lost is validated again."""
     make = functools.partial(TaskCheck, settings)
-    with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=place) as pool:
-        for check in pool.run(names):
-            if check.lost is None:
-                yield check.record
-            elif not pool.retry(check):
-                raise check.lost
+    for check in run_outcomes(make, names, workers=workers, executor=place):
+        if check.lost is not None:
+            raise check.lost
+        yield check.outcome
 
 
 def judge_diff(
@@ -275,19 +270,12 @@ class _CheckWork(NamedTuple):
         return TaskCheck(self.settings, self.task_id, 1)
 
 
-class TaskCheck(Job[str]):
-    """The validation of one task.
-
-    Attributes:
-        record: The result, once `run` has returned.
-    """
-
-    record: TaskRecord
+class TaskCheck(OutcomeJob[str, TaskRecord]):
+    """The validation of one task."""
 
     def __init__(self, settings: CheckSettings, task_id: str, number: int) -> None:
         super().__init__(task_id, number)
         self._settings = settings
-        self._group: SandboxGroup | None = None
         self._reader = DiffReader()
 
     def run(self) -> None:
@@ -300,17 +288,18 @@ class TaskCheck(Job[str]):
             if not task.oracle.has_solution:
                 raise TaskError("it has no gold patch or other solution, so nothing shows that it can be solved")
             self._reader = DiffReader(["", task.oracle.gold_patch])
-            with SandboxGroup(task, settings.backend, settings.options) as self._group:
+            with SandboxGroup(task, settings.backend, settings.options) as group:
+                self._open = group
                 if self.cancelled:
-                    self._group.close()
-                self.record = self._runs(self._group, facts)
+                    group.close()
+                self.outcome = self._runs(group, facts)
         except MissingInterpreter as error:
-            self.record = TaskRecord(**facts, status="skipped", reason=str(error))
+            self.outcome = TaskRecord(**facts, status="skipped", reason=str(error))
         except TaskError as error:
-            self.record = TaskRecord(**facts, status="invalid", reason=str(error))
+            self.outcome = TaskRecord(**facts, status="invalid", reason=str(error))
         except (SandboxError, GradingError) as error:
             logger.warning("no verdict on task %s: %s: %s", self.key, type(error).__name__, error)
-            self.record = TaskRecord(**facts, status="error", reason=f"{type(error).__name__}: {error}")
+            self.outcome = TaskRecord(**facts, status="error", reason=f"{type(error).__name__}: {error}")
 
     def work(self) -> _CheckWork:
         """Return the validation as data. The task travels with it: a node need not read the source."""
@@ -319,19 +308,6 @@ class TaskCheck(Job[str]):
         except (UsageError, TaskError) as error:
             source = OneTask(None, error)
         return _CheckWork(dataclasses.replace(self._settings, source=source), self.key)
-
-    def result(self) -> TaskRecord:
-        """Return the record."""
-        return self.record
-
-    def take(self, result: TaskRecord) -> None:
-        """Store the record."""
-        self.record = result
-
-    def close(self) -> None:
-        """Close the sandboxes that are open."""
-        if self._group is not None:
-            self._group.close()
 
     def _runs(self, group: SandboxGroup, facts: JsonObject) -> TaskRecord:
         verdicts: dict[str, list[Verdict]] = {"gold": [], "empty": []}

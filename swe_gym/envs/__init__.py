@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .episode import SHOWN_TURNS as SHOWN_TURNS
     from .episode import WORLD_ERRORS as WORLD_ERRORS
     from .episode import ShownTurn as ShownTurn
+    from .episode import ToolEnv as ToolEnv
     from .episode import draw_turns as draw_turns
     from .episode import format_end as format_end
     from .episode import format_turn as format_turn
@@ -28,7 +29,6 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .swe_env import MAX_ACTION as MAX_ACTION
     from .swe_env import SANDBOX_FAILED as SANDBOX_FAILED
     from .swe_env import SweEnv as SweEnv
-    from .tool_env import ToolEnv as ToolEnv
 
 else:
 

@@ -1,4 +1,4 @@
-"""The state of one episode, the `info` made of it, and its turns as text and as an image of a terminal."""
+"""What wrappers and policies use of an environment; an episode's state, its `info`, and its turns as text and image."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import GradingError, MissingDependency, ReplayError, SandboxError, TaskError
 from ..grading import Patch
 from ..sandboxes import Sandbox
-from ..spaces import Info
+from ..spaces import Info, StepResult
 from ..tools import ToolContext, shorten
-from ..types import Action, Reward, Task, TestStatus, ToolResult, Verdict
+from ..types import Action, JsonObject, Reward, Task, TestStatus, ToolResult, ToolSpec, Verdict
 from .group import SandboxGroup
 
 Outcome = Literal["running", "submitted", "agent_limit", "infra_failed"]
@@ -287,3 +288,39 @@ def _clean(text: str) -> str:
 def _wrap(text: str, colour: tuple[int, int, int]) -> list[tuple[str, tuple[int, int, int]]]:
     parts = textwrap.wrap(text, _COLUMNS, drop_whitespace=False, replace_whitespace=False) or [""]
     return [(part, colour) for part in parts]
+
+
+class ToolEnv(gymnasium.Env[str, str]):
+    """An environment whose actions are tool calls: `SweEnv`, or one on a server.
+
+    `close` may be called from any thread and ends a running call.
+    """
+
+    @property
+    def config(self) -> JsonObject:
+        """The arguments of the environment as plain JSON, among them `action_format`."""
+        raise NotImplementedError
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        """The tools of the policy, in the form that LLM APIs take."""
+        raise NotImplementedError
+
+    @property
+    def last_action(self) -> Action | None:
+        """The last action as parsed; None if it held no valid call."""
+        raise NotImplementedError
+
+    @property
+    def stats(self) -> JsonObject:
+        """Details beyond `info`: repository, seconds, sandbox and its id, failure, cheat signs, all of `set_back`."""
+        raise NotImplementedError
+
+    @property
+    def judged_diff(self) -> str:
+        """The graded work as a git diff; empty before the end of the episode."""
+        raise NotImplementedError
+
+    def end(self, limit: str) -> StepResult[str]:
+        """End the episode at a limit that the caller measures, and grade the work as it is."""
+        raise NotImplementedError

@@ -55,13 +55,13 @@ from .episode import (
     WORLD_ERRORS,
     EpisodeState,
     ShownTurn,
+    ToolEnv,
     draw_turns,
     format_end,
     format_turn,
     format_turns,
 )
 from .group import SandboxGroup, task_spec
-from .tool_env import ToolEnv
 
 logger = logging.getLogger(__name__)
 

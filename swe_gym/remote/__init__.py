@@ -11,8 +11,8 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .link import HostLink as HostLink
     from .link import Launcher as Launcher
     from .link import NodeLost as NodeLost
+    from .link import ProcessLauncher as ProcessLauncher
     from .link import ask as ask
-    from .process import ProcessLauncher as ProcessLauncher
     from .ray_cluster import RayLauncher as RayLauncher
     from .ray_cluster import RayLink as RayLink
     from .ray_cluster import Setup as Setup

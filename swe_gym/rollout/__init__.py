@@ -16,20 +16,22 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .episode import LiveEpisode as LiveEpisode
     from .episode import RecordedEpisode as RecordedEpisode
     from .episode import play as play
+    from .episode import replay_trajectory as replay_trajectory
     from .plan import Plan as Plan
     from .plan import hash_config as hash_config
     from .plan import without_secrets as without_secrets
     from .pool import CLOSE_TIMEOUT as CLOSE_TIMEOUT
-    from .pool import TICK as TICK
+    from .pool import NODE_RETRIES as NODE_RETRIES
     from .pool import DriverLink as DriverLink
     from .pool import EpisodePool as EpisodePool
     from .pool import Executor as Executor
     from .pool import Job as Job
+    from .pool import OutcomeJob as OutcomeJob
+    from .pool import run_outcomes as run_outcomes
     from .progress import Failure as Failure
     from .progress import Progress as Progress
     from .progress import RolloutBudget as RolloutBudget
     from .progress import check_price as check_price
-    from .replay import replay_trajectory as replay_trajectory
 
 else:
 

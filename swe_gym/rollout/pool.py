@@ -132,6 +132,46 @@ class Job(abc.ABC, Generic[Key]):
 AnyJob = TypeVar("AnyJob", bound=Job)  # type: ignore[type-arg]  # of any key
 
 
+class Closable(Protocol):
+    """Sandboxes that are open, or other things to close."""
+
+    def close(self) -> None:
+        """Close them; from any thread."""
+        ...
+
+
+Outcome = TypeVar("Outcome")
+
+
+class OutcomeJob(Job[Key], Generic[Key, Outcome]):
+    """A job that sends nothing but its result. `run_outcomes` runs such jobs.
+
+    Attributes:
+        outcome: The result, once `run` has returned.
+        retryable: Whether another try may have another result.
+    """
+
+    outcome: Outcome
+    retryable = False
+    _open: Closable | None = None
+
+    def result(self) -> tuple[Outcome, bool]:
+        """Return what `run` has stored."""
+        return self.outcome, self.retryable
+
+    def take(self, result: tuple[Outcome, bool]) -> None:
+        """Store the result."""
+        self.outcome, self.retryable = result
+
+    def close(self) -> None:
+        """Close the sandboxes that are open."""
+        if self._open is not None:
+            self._open.close()
+
+
+AnyOutcomeJob = TypeVar("AnyOutcomeJob", bound=OutcomeJob)  # type: ignore[type-arg]  # of any key and result
+
+
 class Executor(Protocol):
     """Runs the jobs of a pool: in threads of this process (`Threads`), or on other machines."""
 
@@ -391,3 +431,27 @@ class EpisodePool(Generic[Key, AnyJob]):
 def retry_delay(number: int) -> float:
     """Return the seconds to wait before a try: 1, 2, 4, ... from the second on, at most 30."""
     return float(min(30.0, 2.0 ** (number - 2)))
+
+
+NODE_RETRIES = 5
+"""Tries after the first of a job whose node is lost."""
+
+
+def run_outcomes(
+    make_job: Callable[[Key, int], AnyOutcomeJob], keys: Iterable[Key], *, workers: int, executor: Executor
+) -> Iterator[AnyOutcomeJob]:
+    """Run a job for each key, and yield its last try, also one whose node is `lost`.
+
+    A job whose node is lost is tried again up to `NODE_RETRIES` times, one that is `retryable` once.
+
+    Args:
+        make_job: Makes the job for a key and the number of its try.
+        keys: The keys.
+        workers: Jobs that run at the same time.
+        executor: Where they run.
+    """
+    with EpisodePool(make_job, workers=workers, retries=NODE_RETRIES, executor=executor) as pool:
+        for job in pool.run(keys):
+            again = job.lost is not None or (job.retryable and job.number == 1)
+            if not again or not pool.retry(job):
+                yield job

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..envs import SandboxGroup
 from ..errors import DiffError, GradingError, SandboxError, TaskError
 from ..grading import apply_diff, find_statuses, parse_command, split_diff
-from ..rollout import DriverLink, EpisodePool, Executor, Job
+from ..rollout import DriverLink, Executor, OutcomeJob, run_outcomes
 from ..rollout.executors import open_executor
 from ..types import JsonObject, Task, TestStatus
 from .attempts import Scores, ScoresOf, SelectionSettings, TaskAttempts, no_scores
@@ -20,9 +20,6 @@ logger = logging.getLogger(__name__)
 
 TEST_FILE = re.compile(r"(test_.*|.*_test|tests)\.py")
 """Name of a file whose tests are run."""
-
-NODE_RETRIES = 10
-"""Tries after the first of a run whose node is lost. A run whose sandbox fails is tried again once."""
 
 
 class SuiteRun(NamedTuple):
@@ -156,33 +153,22 @@ def _combine(visible: float, shares: Sequence[float | None]) -> float:
 
 def _play(runs: Sequence[SuiteRun], workers: int, executor: Executor) -> Iterator[tuple[SuiteRun, RunOutcome]]:
     make = functools.partial(_make_job, runs)
-    with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=executor) as pool:
-        for job in pool.run(range(len(runs))):
-            again = job.lost is not None or (job.retryable and job.number == 1)
-            if again and pool.retry(job):
-                continue
-            yield runs[job.key], RunOutcome(failure=str(job.lost)) if job.lost is not None else job.outcome
+    for job in run_outcomes(make, range(len(runs)), workers=workers, executor=executor):
+        yield runs[job.key], RunOutcome(failure=str(job.lost)) if job.lost is not None else job.outcome
 
 
 def _make_job(runs: Sequence[SuiteRun], number: int, tries: int) -> "_RunTests":
     return _RunTests(runs[number], tries)
 
 
-class _RunTests(Job[int]):
-    """One run of tests.
-
-    Attributes:
-        outcome: The result, once `run` has returned.
-        retryable: Whether the sandbox failed in a way that may pass.
-    """
+class _RunTests(OutcomeJob[int, RunOutcome]):
+    """One run of tests."""
 
     outcome = RunOutcome()
-    retryable = False
 
     def __init__(self, run: SuiteRun, number: int) -> None:
         super().__init__(run.number, number)
         self._run = run
-        self._group: SandboxGroup | None = None
 
     @property
     def name(self) -> str:
@@ -193,10 +179,11 @@ class _RunTests(Job[int]):
         """Run the tests. Failures become a result; only the caller's mistakes are raised."""
         run = self._run
         try:
-            with SandboxGroup(run.task, run.backend, run.sandbox_options) as self._group:
+            with SandboxGroup(run.task, run.backend, run.sandbox_options) as group:
+                self._open = group
                 if self.cancelled:
-                    self._group.close()
-                self.outcome = RunOutcome(_find_passed(self._group, run))
+                    group.close()
+                self.outcome = RunOutcome(_find_passed(group, run))
         except (DiffError, GradingError) as error:  # the work keeps the tests from running
             logger.info("no test passed: %s", error, extra=self.ids)
         except (TaskError, SandboxError) as error:
@@ -206,19 +193,6 @@ class _RunTests(Job[int]):
     def work(self) -> SuiteRun:
         """Return the run as data."""
         return self._run
-
-    def result(self) -> tuple[RunOutcome, bool]:
-        """Return what `run` has stored."""
-        return self.outcome, self.retryable
-
-    def take(self, result: tuple[RunOutcome, bool]) -> None:
-        """Store the result."""
-        self.outcome, self.retryable = result
-
-    def close(self) -> None:
-        """Close the sandboxes that are open."""
-        if self._group is not None:
-            self._group.close()
 
 
 def _find_passed(group: SandboxGroup, run: SuiteRun) -> frozenset[str]:

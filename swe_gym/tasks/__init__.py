@@ -76,7 +76,7 @@ CATALOG = {
         "R2E-Gym: commits of Python repositories. Each test must end as it did after the commit.",
     ),
     "swe_bench_live": CatalogEntry(
-        "swe_gym.tasks.swe_bench_live:SWEBenchLiveSource",
+        "swe_gym.tasks.swebench:SWEBenchLiveSource",
         "SWEBenchLive",
         "SWE-bench-Live: recent issues, newer than the models under evaluation.",
     ),
@@ -101,7 +101,7 @@ CATALOG = {
     "swebench-multilingual": CatalogEntry("swe_gym.tasks.swebench:SWEBenchMultilingual"),
     "swebench-multimodal": CatalogEntry("swe_gym.tasks.swebench:SWEBenchMultimodal"),
     "swegym": CatalogEntry(
-        "swe_gym.tasks.swegym:SWEGymSource",
+        "swe_gym.tasks.swebench:SWEGymSource",
         "SWEGym",
         "SWE-Gym: issues of eleven Python repositories that SWE-bench does not cover.",
     ),

@@ -2,13 +2,12 @@
 
 import hashlib
 import os
-from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
-from ..errors import UsageError, wrong_fields
-from ..files import json_lines
+from ..errors import UsageError
+from ..files import read_models
 from ..types import Frozen, TarWorkspace, Task
 
 Status = Literal["valid", "invalid", "skipped", "error"]
@@ -108,16 +107,7 @@ def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:
     Raises:
         UsageError: A line is not a record. The message names file and line.
     """
-    if not Path(path).exists():
-        return []
-    records: dict[str, TaskRecord] = {}
-    for number, line in json_lines(Path(path)):
-        try:
-            result = TaskRecord.model_validate_json(line)
-        except ValidationError as error:
-            raise UsageError(f"{path}, line {number} is not a validation record: {wrong_fields(error)}") from error
-        records[result.task_id] = result
-    return list(records.values())
+    return list({one.task_id: one for one in read_models(path, TaskRecord, "a validation record")}.values())
 
 
 def read_rates(path: str | os.PathLike[str], policy: str = "") -> dict[str, TaskRate]:

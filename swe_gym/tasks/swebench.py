@@ -1,7 +1,8 @@
-"""SWE-bench: full, Lite, Verified, Multilingual and Multimodal, with rows of harness v4 and v5.
+"""SWE-bench: full, Lite, Verified, Multilingual, Multimodal, with rows of harness v4 and v5; SWE-Gym; SWE-bench-Live.
 
 Rows of v5 have `image`, `eval_script`, `log_parser` and `eval_type`. For rows of v4, this module builds them from the
-test commands of that harness (`swebench_specs.toml`).
+test commands of that harness (`swebench_specs.toml`). Rows of SWE-Gym get image and test command here. Those
+of SWE-bench-Live have lists of commands that build, test and print results.
 """
 
 import functools
@@ -273,3 +274,112 @@ def test_command(columns: SWEBenchRow, spec: Spec) -> str:
     if columns.repo == "django/django":
         files = [file.removesuffix(".py").removeprefix("tests/").replace("/", ".") for file in files]
     return " ".join([spec.test_cmd, *files])
+
+
+class SWEGymSource(SWEBenchSource):
+    """The tasks of SWE-Gym and SWE-Gym Lite.
+
+    Args:
+        path: File or folder of rows; None uses the Hub.
+        hints: Append the comments on the issue that preceded the solution to the problem statement.
+        **options: Arguments of `DatasetSource`.
+    """
+
+    dataset = "SWE-Gym/SWE-Gym"
+    split = "train"
+
+    def task_of(self, row: JsonMapping, place: str) -> Task:
+        """Return the task of a row."""
+        return swegym_task(row, hints=self._hints, place=place)
+
+
+def swegym_task(row: JsonMapping, *, hints: bool = False, place: str = "the row") -> Task:
+    """Return the task of a row of SWE-Gym.
+
+    Raises:
+        TaskError: A column is missing or invalid, or no test command is known for the row's version.
+    """
+    columns = read_columns(SWEBenchRow, row, place)
+    script, parser = make_evaluation(columns, known_specs("swegym_specs.toml"), place)
+    image = columns.image or f"xingyaoww/sweb.eval.x86_64.{columns.instance_id.lower().replace('__', '_s_')}:latest"
+    return instance_task(columns, image, script, parser, hints=hints)
+
+
+OWN_PARSER = """\
+{code}
+
+if __name__ == "__main__":
+    import json, sys
+    log = ""
+    for stream in sys.argv[1:3]:
+        with open(stream, encoding="utf-8") as lines:
+            log += lines.read()
+    words = {{"pass": "PASSED", "skip": "SKIPPED"}}
+    tests = []
+    for name, end in parser(log).items():
+        status = next((status for word, status in words.items() if word in str(end).lower()), "FAILED")
+        tests.append({{"name": name, "status": status}})
+    with open(sys.argv[3], "w") as results:
+        json.dump({{"tests": tests}}, results)
+"""
+"""A row's own parser as a program. Its arguments are the files of standard output, standard error and results."""
+
+
+class LiveRow(SWEBenchRow):
+    """The columns of SWE-bench-Live."""
+
+    test_cmds: Texts = ()
+    rebuild_cmds: Texts = ()
+    print_cmds: Texts = ()
+    parser: Text = ""
+    language: Text = ""
+
+
+class SWEBenchLiveSource(SWEBenchSource):
+    """The tasks of SWE-bench-Live, and of its MultiLang edition.
+
+    Args:
+        path: File or folder of rows; None uses the Hub.
+        hints: Append the comments on the issue that preceded the solution to the problem statement.
+        **options: Arguments of `DatasetSource`.
+    """
+
+    dataset = "SWE-bench-Live/SWE-bench-Live"
+    split = "verified"
+    model = LiveRow
+
+    def task_of(self, row: JsonMapping, place: str) -> Task:
+        """Return the task of a row."""
+        return live_task(row, hints=self._hints, place=place)
+
+
+def live_task(row: JsonMapping, *, hints: bool = False, place: str = "the row") -> Task:
+    """Return the task of a row of SWE-bench-Live.
+
+    Raises:
+        TaskError: A column is missing or invalid. Unfinished rows of the dataset's pipeline have no tests or commands.
+    """
+    columns = read_columns(LiveRow, row, place)
+    if not columns.test_cmds:
+        raise TaskError(f"{place}: test_cmds: empty, so the task cannot be tested")
+    parser = columns.log_parser or columns.parser
+    if "\n" in parser:
+        parser = OWN_PARSER.format(code=parser)
+    image = image_of(columns, "starryzhang")
+    task = instance_task(columns, image, _live_script(columns), parser_name(parser or "pytest"), hints=hints)
+    return task.model_copy(update={"metadata": facts(**task.metadata, language=columns.language)})
+
+
+def _live_script(columns: LiveRow) -> str:
+    lines = [
+        "#!/bin/bash",
+        "cd /testbed",
+        "git config --global --add safe.directory /testbed",
+        *hidden_tests(columns),
+        *columns.rebuild_cmds,
+        f": '{START}'",
+        *columns.test_cmds,
+        *columns.print_cmds,
+        f": '{END}'",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Command lines in the sandbox: the tools `bash` and `eval`, and how policies are told that a command ended."""
+"""The tools `bash`, `eval` and `submit`, and how policies are told that a command ended."""
 
 import contextlib
 import dataclasses
@@ -147,3 +147,15 @@ def _without_time(match: re.Match[str]) -> str:
     """Return the summary without the time and without pytest's bars, whose length depends on it."""
     ran, bar, counts = match.groups()
     return f"{ran}..." if ran else f"=== {counts}... ===" if bar else f"{counts}..."
+
+
+@tool
+def submit(
+    context: ToolContext,  # noqa: ARG001  the call itself is the record
+    message: Annotated[str, "What was done, for the record; it is not judged."] = "",  # noqa: ARG001
+) -> ToolResult:
+    """Hand in the work when the problem is solved.
+
+    This ends the episode: the repository is judged as it is now, and nothing can be changed afterwards.
+    """
+    return ToolResult(text="The work was submitted.", submitted=True)

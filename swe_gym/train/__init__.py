@@ -1,7 +1,7 @@
 """The reference trainer, in modules that also work alone.
 
 `loop` combines them and makes the updates: `config` holds the settings, `generators` sample tokens, `sampler` shares
-them and compares sampler and trainer, `collect` and `async_collect` run episodes, `batch` packs them, `objective` is
+them and compares sampler and trainer, `collect` runs episodes, `batch` packs them, `objective` is
 the mathematics, `learner` and `model` the weights, `ranks` several processes, `sft` supervised fine-tuning,
 `checkpoint` and `log` the run folder, `plan` the memory.
 """

@@ -21,8 +21,7 @@ from ..tasks import ShuffledOrder, read_rates
 from ..trajectories import Trajectory
 from ..trajectories.run_folder import differences
 from ..types import Json, JsonObject
-from .async_collect import End
-from .collect import TrainSlot
+from .collect import End, TrainSlot
 from .config import TrainConfig, make_config
 from .model import is_full
 from .prefixes import Prefixes

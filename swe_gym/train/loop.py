@@ -20,10 +20,10 @@ from ..rollout.tokens import ChatTemplate
 from ..trajectories import Segment, Trajectory
 from ..trajectories.run_folder import LOCK, take_lock
 from ..types import JsonObject
-from .async_collect import AsyncCollector
 from .batch import Batch, segments_batch
 from .checkpoint import Checkpoints, PassRates, RunState, check_folder
 from .collect import (
+    AsyncCollector,
     Collector,
     PlayedBatch,
     TrainSlot,

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 from ..registry import load as _load
 
 if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first used
-    from .frames import frame as frame
-    from .records import find_records as find_records
-    from .records import join_record as join_record
-    from .records import kind_of as kind_of
-    from .records import parse_line as parse_line
-    from .records import split_record as split_record
+    from .statistics import frame as frame
     from .statistics import mean_interval as mean_interval
     from .statistics import pass_curve as pass_curve
     from .trajectory import CUT as CUT
@@ -30,8 +25,13 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .trajectory import Trajectory as Trajectory
     from .trajectory import Turn as Turn
     from .trajectory import Usage as Usage
+    from .trajectory import find_records as find_records
+    from .trajectory import join_record as join_record
+    from .trajectory import kind_of as kind_of
+    from .trajectory import parse_line as parse_line
     from .trajectory import shortened as shortened
     from .trajectory import shortened_like as shortened_like
+    from .trajectory import split_record as split_record
     from .trajectory import why_ended as why_ended
 
 else:

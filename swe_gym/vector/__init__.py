@@ -1,7 +1,7 @@
 """Vector environments: many episodes in one process."""
 
 from .families import make_vec
-from .tickets import ResultsNotReady
+from .slot import ResultsNotReady
 from .vector_env import Seeds, SweVectorEnv
 
 __all__ = ["ResultsNotReady", "Seeds", "SweVectorEnv", "make_vec"]

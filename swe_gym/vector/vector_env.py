@@ -28,8 +28,19 @@ from .batches import (
     observation_spaces,
     split_actions,
 )
-from .slot import CallFailed, EnvSlot, SlotAnswer, close_all, make_all, make_pool, shut_down
-from .tickets import Requests, ResultsNotReady, Ticket, Tickets
+from .slot import (
+    CallFailed,
+    EnvSlot,
+    Requests,
+    ResultsNotReady,
+    SlotAnswer,
+    Ticket,
+    Tickets,
+    close_all,
+    make_all,
+    make_pool,
+    shut_down,
+)
 from .workers import LAUNCHERS, WorkerHandle, close_workers, start_workers
 
 Batch = tuple[Any, Array, Array, Array, Info]

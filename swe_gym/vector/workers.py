@@ -31,7 +31,7 @@ MAX_BYTES = 64 << 20
 LAUNCHERS = Registry[Callable[..., Launcher]](
     "executor",
     {
-        "process": "swe_gym.remote.process:ProcessLauncher",
+        "process": "swe_gym.remote.link:ProcessLauncher",
         "ray": "swe_gym.remote.ray_cluster:RayLauncher [ray]",
     },
     group="swe_gym.vector_executors",

@@ -23,8 +23,8 @@ from swe_gym.adapters.server import EnvServer
 from swe_gym.adapters.session import make_env
 from swe_gym.errors import SandboxClosed, SandboxStartError, UsageError
 from swe_gym.rollout.episode import play
+from swe_gym.rollout.policies.baseline import ScriptedPolicy
 from swe_gym.rollout.policies.gold import ExpertPolicy, GoldPolicy
-from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.testing.sandbox_contract.case import eventually
 from swe_gym.trajectories.trajectory import Trajectory
 

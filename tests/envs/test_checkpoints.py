@@ -18,8 +18,8 @@ from swe_gym.envs import EpisodeCheckpoint, SweEnv
 from swe_gym.envs.checkpoint import start_of_task
 from swe_gym.errors import FileError, ReplayError, SandboxError, UsageError
 from swe_gym.rollout import play as play_episode
-from swe_gym.rollout.policies.scripted import ScriptedPolicy
-from swe_gym.rollout.replay import replay_trajectory
+from swe_gym.rollout.episode import replay_trajectory
+from swe_gym.rollout.policies.baseline import ScriptedPolicy
 from swe_gym.sandboxes import Snapshot
 from swe_gym.sandboxes.local import LocalSandbox
 from swe_gym.trajectories.formats.chat import to_sft

@@ -20,10 +20,9 @@ from swe_gym.gateway.agents.base import Assignment
 from swe_gym.gateway.agents.command import Command
 from swe_gym.gateway.kits import Kit, NodeKit, build_kit, find_kit
 from swe_gym.rollout.engine import RolloutOptions, rollout
-from swe_gym.rollout.episode import play
+from swe_gym.rollout.episode import play, replay_trajectory
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies import make_players, make_policies
-from swe_gym.rollout.replay import replay_trajectory
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.tasks import load_source
 from swe_gym.testing.loopback import HttpAnswer

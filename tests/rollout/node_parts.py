@@ -9,8 +9,7 @@ from typing import Any
 import gymnasium
 
 from swe_gym.remote import Host, NodeLost
-from swe_gym.rollout.executors.jobs import JobHost
-from swe_gym.rollout.executors.nodes import HostNode, RemoteExecutor
+from swe_gym.rollout.executors.nodes import HostNode, JobHost, RemoteExecutor
 from swe_gym.rollout.policies import GoldPolicy
 
 

@@ -21,8 +21,7 @@ from swe_gym.trajectories.trajectory import ModelServer, Trajectory, Usage
 
 pytest.importorskip("openai")
 
-from swe_gym.rollout.policies.answer_cache import AnswerCache
-from swe_gym.rollout.policies.chat_client import ChatReply
+from swe_gym.rollout.policies.chat_client import AnswerCache, ChatReply
 
 REPAIR = ("bash", json.dumps({"command": "sed -i 's/a - b/a + b/' calc.py && echo repaired"}))
 SUBMIT = ("submit", "{}")

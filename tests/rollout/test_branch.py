@@ -13,8 +13,8 @@ from swe_gym.errors import ReplayError, UsageError
 from swe_gym.rollout import Plan, RolloutOptions, play, rollout
 from swe_gym.rollout.policies import make_policies
 from swe_gym.rollout.policies.base import check_resumes, message_of
+from swe_gym.rollout.policies.baseline import ScriptedPolicy
 from swe_gym.rollout.policies.llm import action_of
-from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer
 from swe_gym.trajectories.run_folder import EpisodeKey, open_trajectories

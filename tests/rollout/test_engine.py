@@ -13,14 +13,13 @@ from pydantic import ValidationError
 
 from swe_gym.errors import PolicyError, UsageError
 from swe_gym.gateway.calls import tool_call
-from swe_gym.rollout.attempt import Try
+from swe_gym.rollout.attempt import Try, lost_by_policy
 from swe_gym.rollout.engine import RolloutOptions, RolloutResult, RolloutStopped, rollout
 from swe_gym.rollout.episode import play
-from swe_gym.rollout.losses import lost_by_policy
 from swe_gym.rollout.plan import Plan, hash_config
 from swe_gym.rollout.policies.base import Policy, PolicyReport
+from swe_gym.rollout.policies.baseline import EmptyPolicy
 from swe_gym.rollout.policies.llm import action_of
-from swe_gym.rollout.policies.scripted import EmptyPolicy
 from swe_gym.rollout.progress import Progress, RolloutBudget
 from swe_gym.tasks.file import write_tasks
 from swe_gym.trajectories.run_folder import FAILED, EpisodeKey, RunFolder, RunInfo, read_index, read_live, read_run

@@ -12,8 +12,8 @@ import pytest
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import UsageError
 from swe_gym.rollout.episode import play
+from swe_gym.rollout.policies.baseline import EmptyPolicy, ScriptedPolicy
 from swe_gym.rollout.policies.gold import GoldPolicy
-from swe_gym.rollout.policies.scripted import EmptyPolicy, ScriptedPolicy
 from swe_gym.tasks.file import write_tasks
 from swe_gym.tools import TOOLSETS
 from swe_gym.trajectories.trajectory import Trajectory

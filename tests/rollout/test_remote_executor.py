@@ -264,7 +264,7 @@ def test_the_episodes_of_a_killed_process_are_played_again(tmp_path: Path) -> No
     def kill(_: Progress) -> None:
         """Kill both processes while their episodes run, and let those end that come after."""
         if not killed and len(list((tmp_path / "run" / "live").iterdir())) == 3:
-            killed.extend(children("swe_gym.remote.process"))
+            killed.extend(children("swe_gym.remote.link"))
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
             gate.touch()
@@ -274,7 +274,7 @@ def test_the_episodes_of_a_killed_process_are_played_again(tmp_path: Path) -> No
     assert len(killed) == 2
     assert {one.task_id for one in result.trajectories()} == set(plan.tasks or ())
     assert {one.reason for one in Trajectory.read(tmp_path / "run" / FAILED)} == {"NodeLost (killed)"}
-    assert children("swe_gym.remote.process") == []
+    assert children("swe_gym.remote.link") == []
 
 
 def children(named: str) -> list[int]:

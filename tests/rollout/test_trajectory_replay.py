@@ -10,10 +10,9 @@ import pytest
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import UsageError
-from swe_gym.rollout.episode import play
-from swe_gym.rollout.policies.scripted import ScriptedPolicy
+from swe_gym.rollout.episode import play, replay_trajectory
+from swe_gym.rollout.policies.baseline import ScriptedPolicy
 from swe_gym.rollout.progress import RolloutBudget
-from swe_gym.rollout.replay import replay_trajectory
 from swe_gym.tasks.file import write_tasks
 from swe_gym.trajectories.formats.rows import to_predictions
 from swe_gym.trajectories.trajectory import CUT, MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory

@@ -15,7 +15,7 @@ from runs_on_disk import trajectory, write_run
 from swe_gym.cli.certify import Where
 from swe_gym.cli.select import _settings
 from swe_gym.errors import UsageError
-from swe_gym.rollout.policies.model_judge import SCORE, read_score
+from swe_gym.rollout.policies.llm import SCORE, read_score
 from swe_gym.selection import Candidate, Scores, Selection, SelectionSettings, TaskAttempts, fixed_scores, select
 from swe_gym.selection.choosing import measure
 from swe_gym.selection.execution import RunOutcome, _score

@@ -10,7 +10,7 @@ import pytest
 
 from swe_gym.errors import TaskError, UsageError
 from swe_gym.grading.log_parsers import load_parser
-from swe_gym.tasks import load_source, multi_swe_bench, swe_bench_live, swe_bench_pro, swe_rebench
+from swe_gym.tasks import load_source, multi_swe_bench, swe_bench_pro, swe_rebench, swebench
 from swe_gym.types import Task
 
 PATCH = "diff --git a/{0} b/{0}\n--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
@@ -295,7 +295,7 @@ def test_real_pro_rows(real) -> None:
 
 def test_live_rows_build_test_and_print() -> None:
     row = {**INSTANCE, "rebuild_cmds": ["make"], "test_cmds": ["pytest -rA > log"], "print_cmds": ["cat log"]}
-    task = swe_bench_live.task_from_row(row)
+    task = swebench.live_task(row)
     assert task.image == "starryzhang/sweb.eval.x86_64.owner_1776_thing-1:latest"
     assert task.oracle.log_parser == "pytest"
     script = task.oracle.eval_script
@@ -304,7 +304,7 @@ def test_live_rows_build_test_and_print() -> None:
 
 def test_the_parser_of_a_live_row_runs_in_the_judging_sandbox(tmp_path: Path) -> None:
     code = "def parser(log):\n    return {line.split()[1]: line.split()[0] for line in log.splitlines()}\n"
-    task = swe_bench_live.task_from_row({**INSTANCE, "test_cmds": ["make check"], "log_parser": code})
+    task = swebench.live_task({**INSTANCE, "test_cmds": ["make check"], "log_parser": code})
     (tmp_path / "out").write_text("passed a\nfail b\n")
     (tmp_path / "err").write_text("skip c\n")  # the authors read what a terminal shows
     program = [sys.executable, "-c", task.oracle.log_parser, "out", "err", "results"]
@@ -323,4 +323,4 @@ def test_an_unfinished_row_names_the_missing_column(real) -> None:
     with pytest.raises(TaskError, match="line 1: FAIL_TO_PASS: Field required; PASS_TO_PASS: Field required"):
         source.get("amoffat__sh-744")
     with pytest.raises(TaskError, match="the row: test_cmds: empty"):
-        swe_bench_live.task_from_row(INSTANCE)
+        swebench.live_task(INSTANCE)

@@ -15,11 +15,9 @@ from swe_gym.tasks import (
     load_source,
     multi_swe_bench,
     r2e,
-    swe_bench_live,
     swe_bench_pro,
     swe_rebench,
     swebench,
-    swegym,
     swesmith,
 )
 from swe_gym.types import Task
@@ -64,7 +62,7 @@ ROWS: dict[str, tuple[Callable[..., Task], dict[str, Any]]] = {
         swebench.task_from_row,
         {**INSTANCE, "eval_script": "pytest", "log_parser": "pytest", "eval_type": "pass_and_fail", "image": "x:1"},
     ),
-    "swegym": (swegym.task_from_row, {**INSTANCE, "repo": "getmoto/moto"}),
+    "swegym": (swebench.swegym_task, {**INSTANCE, "repo": "getmoto/moto"}),
     "swe_rebench": (
         swe_rebench.task_from_row,
         {
@@ -76,7 +74,7 @@ ROWS: dict[str, tuple[Callable[..., Task], dict[str, Any]]] = {
         },
     ),
     "swe_bench_live": (
-        swe_bench_live.task_from_row,
+        swebench.live_task,
         {**INSTANCE, "test_cmds": ["pytest"], "rebuild_cmds": [], "print_cmds": [], "log_parser": "pytest"},
     ),
     "swe_bench_pro": (

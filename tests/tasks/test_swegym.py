@@ -6,7 +6,7 @@ import pytest
 
 from swe_gym.errors import TaskError
 from swe_gym.grading.log_parsers import load_parser
-from swe_gym.tasks.swegym import SWEGymSource, task_from_row
+from swe_gym.tasks.swebench import SWEGymSource, swegym_task
 from swe_gym.types import Task
 
 PATCH = "diff --git a/{0} b/{0}\n--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
@@ -30,7 +30,7 @@ def row(**columns: Any) -> dict[str, Any]:
 
 
 def test_image_and_command_are_known() -> None:
-    task = task_from_row(row())
+    task = swegym_task(row())
     assert task.image == "xingyaoww/sweb.eval.x86_64.getmoto_s_moto-7365:latest"
     assert "\npytest -n0 -rA tests/test_core.py\n" in task.oracle.eval_script
     assert "\nmake init\n" in task.oracle.eval_script
@@ -39,17 +39,17 @@ def test_image_and_command_are_known() -> None:
 
 def test_cases_of_mypy_are_selected_by_name() -> None:
     cases = "+[case testOne]\n+x\n [case testTwo]\n"
-    task = task_from_row(row(repo="python/mypy", version="1.8", test_patch=PATCH.format("a.test") + cases))
+    task = swegym_task(row(repo="python/mypy", version="1.8", test_patch=PATCH.format("a.test") + cases))
     assert '\npytest -rA -k "testOne or testTwo"\n' in task.oracle.eval_script
 
 
 def test_an_unknown_version_is_rejected() -> None:
     with pytest.raises(TaskError, match=r"eval_script: .* getmoto/moto version 0\.0"):
-        task_from_row(row(version="0.0"))
+        swegym_task(row(version="0.0"))
 
 
 def test_repository_names_ignore_case() -> None:
-    assert task_from_row(row(repo="Project-MONAI/MONAI", version="1.0")).oracle.log_parser == "pytest"
+    assert swegym_task(row(repo="Project-MONAI/MONAI", version="1.0")).oracle.log_parser == "pytest"
 
 
 def test_real_rows_load_and_survive_json(real) -> None:

@@ -6,8 +6,7 @@ import pytest
 from swe_gym.errors import ToolError
 from swe_gym.tools import ToolContext
 from swe_gym.tools.shell import bash as bash_tool
-from swe_gym.tools.shell import run_eval
-from swe_gym.tools.submit import submit
+from swe_gym.tools.shell import run_eval, submit
 
 
 def bash(context: ToolContext, command: str, **more: float) -> str:

@@ -4,8 +4,8 @@ import pytest
 
 from swe_gym.errors import ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.listdir import MAX_ENTRIES
-from swe_gym.tools.listdir import listdir as listdir_tool
+from swe_gym.tools.view import MAX_ENTRIES
+from swe_gym.tools.view import listdir as listdir_tool
 
 
 def listdir(context: ToolContext, path: str = ".", depth: int = 1) -> str:

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from swe_gym.actions import parse_action
 from swe_gym.errors import SandboxClosed, UsageError
-from swe_gym.tools import TOOLS, TOOLSETS, Tool, ToolContext, grep, listdir, make_tools, shell, tool
+from swe_gym.tools import TOOLS, TOOLSETS, Tool, ToolContext, grep, make_tools, shell, tool, view
 from swe_gym.tools.edit import Edit
 from swe_gym.tools.presets import debug_gym, r2e
 from swe_gym.types import ToolResult
@@ -292,7 +292,7 @@ def test_descriptions_state_the_limits_of_the_code() -> None:
     assert f"after {shell.DEFAULT_TIMEOUT:g} seconds" in described["r2e.execute_bash"]
     assert f"{debug_gym.BASH_TIMEOUT:g} by default" in described["debug_gym.bash"]
     assert f"At most {grep.MAX_RESULTS} lines" in described["grep"]
-    assert f"At most {listdir.MAX_ENTRIES} names" in described["listdir"]
+    assert f"At most {view.MAX_ENTRIES} names" in described["listdir"]
     assert f"more than {r2e.CONDENSE_FROM} lines" in described["r2e.file_editor"]
 
 

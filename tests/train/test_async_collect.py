@@ -9,8 +9,7 @@ import pytest
 from test_collect import SUBMIT, collector, divide
 
 from swe_gym.errors import PolicyError
-from swe_gym.train.async_collect import AsyncCollector, End
-from swe_gym.train.collect import PlayedBatch, TrainSlot
+from swe_gym.train.collect import AsyncCollector, End, PlayedBatch, TrainSlot
 
 
 @contextlib.contextmanager

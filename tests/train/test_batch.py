@@ -16,9 +16,16 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402  only w
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from swe_gym.errors import UsageError  # noqa: E402
-from swe_gym.train.attention import PackedRows, _fits_kernel, attend_rows  # noqa: E402
 from swe_gym.train.batch import first_fit, make_batch  # noqa: E402
-from swe_gym.train.model import PolicyModel, checkpoint_layers, is_full, load_model  # noqa: E402
+from swe_gym.train.model import (  # noqa: E402  # noqa: E402
+    PackedRows,
+    PolicyModel,
+    _fits_kernel,
+    attend_rows,
+    checkpoint_layers,
+    is_full,
+    load_model,
+)
 from swe_gym.trajectories.trajectory import Segment, Trajectory  # noqa: E402
 
 

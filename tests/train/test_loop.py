@@ -22,7 +22,7 @@ from swe_gym.rollout.tokens import Completion, TokenConversation  # noqa: E402
 from swe_gym.tasks.record import TaskRate, TaskRecord  # noqa: E402
 from swe_gym.train.batch import segments_batch  # noqa: E402
 from swe_gym.train.config import GenerationConfig, TrainConfig, make_config  # noqa: E402
-from swe_gym.train.generators.scripted import ScriptedGenerator  # noqa: E402
+from swe_gym.train.generators import ScriptedGenerator  # noqa: E402
 from swe_gym.train.log import read_log  # noqa: E402
 from swe_gym.train.loop import Trainer, TrainingStopped, train  # noqa: E402
 from swe_gym.trajectories.run_folder import take_lock  # noqa: E402

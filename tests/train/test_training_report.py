@@ -12,8 +12,8 @@ from test_loop import SCRIPTED, config, says_by_seed  # noqa: E402  only where t
 
 from swe_gym.errors import PolicyError  # noqa: E402
 from swe_gym.train.loop import Trainer  # noqa: E402
+from swe_gym.viewer.report import write_training_report  # noqa: E402
 from swe_gym.viewer.training import TrainingRun, overhead, read_training, spent_by_update  # noqa: E402
-from swe_gym.viewer.training_report import write_training_report  # noqa: E402
 
 RECORDED = Path(__file__).parent.parent / "viewer" / "training_runs"
 """Run folders that `scripted_run` wrote, for tests without torch."""

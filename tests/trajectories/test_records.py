@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 
 from swe_gym.errors import UsageError
 from swe_gym.files import whole_lines
-from swe_gym.trajectories.records import end_of_records, find_records, join_record, parse_line, split_record
 from swe_gym.trajectories.run_folder import read_live_file
-from swe_gym.trajectories.trajectory import Trajectory, Turn
+from swe_gym.trajectories.trajectory import (
+    Trajectory,
+    Turn,
+    end_of_records,
+    find_records,
+    join_record,
+    parse_line,
+    split_record,
+)
 
 TEXTS = st.text(st.characters(), max_size=12) | st.sampled_from(
     ['"turns": [', '}}, {"action": "', "\n", '"outcome"', "\udfff\ud800"]

@@ -19,7 +19,7 @@ import pytest
 from vector_parts import TIMEOUT, Scripted
 
 from swe_gym.errors import SandboxLost, SweGymError, UsageError
-from swe_gym.remote import process
+from swe_gym.remote import link
 from swe_gym.testing.sandbox_contract.case import eventually
 from swe_gym.vector import SweVectorEnv, workers
 from swe_gym.wrappers.vector import RecordTrajectory
@@ -135,7 +135,7 @@ def test_a_process_that_dies_while_it_starts_again_is_not_waited_for(tmp_path: P
 
 
 def test_a_worker_that_stops_reading_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "SEND_TIMEOUT", 1)
+    monkeypatch.setattr(link, "SEND_TIMEOUT", 1)
     with SweVectorEnv([Scripted], executor="process") as envs:
         envs.reset()
         os.kill(pids(envs)[0], signal.SIGSTOP)
@@ -144,7 +144,7 @@ def test_a_worker_that_stops_reading_is_lost(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_close_does_not_wait_for_a_worker_that_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (process, workers):
+    for module in (link, workers):
         monkeypatch.setattr(module, "END_TIMEOUT", 0.5)
     envs = SweVectorEnv([Scripted] * 4, executor="process", processes=2)
     envs.reset()

@@ -14,6 +14,7 @@ from viewer_parts import NASTY, Pages
 from swe_gym.errors import UsageError
 from swe_gym.train.log import Log
 from swe_gym.trajectories import Trajectory
+from swe_gym.viewer.report import write_curves, write_training_report
 from swe_gym.viewer.training import (
     METRICS,
     PARTS,
@@ -29,7 +30,6 @@ from swe_gym.viewer.training import (
     spent,
     spent_in_all,
 )
-from swe_gym.viewer.training_report import write_curves, write_training_report
 
 RUNS = Path(__file__).parent / "training_runs"
 BOTH = [RUNS / "rloo", RUNS / "gae"]
@@ -287,7 +287,7 @@ def test_a_report_of_a_running_training_leaves_out_episodes_that_it_removed(tmp_
 def test_the_page_lists_the_episodes_of_the_last_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with_episodes(tmp_path / "a")
     for most, updates in ((3, ["4"]), (1, ["4"]), (4, ["3", "4"])):
-        monkeypatch.setattr("swe_gym.viewer.training_report.MOST_ROWS", most)
+        monkeypatch.setattr("swe_gym.viewer.report.MOST_ROWS", most)
         write_training_report([run], tmp_path / "out.html")
         assert list(Page(tmp_path / "out.html").data["runs"][0]["episodes"]["update"]) == updates
 

@@ -21,7 +21,7 @@ import types
 import unittest
 
 from .channel import DebuggerChannel, flush
-from .frames import HERE, OWN_FILES, Watch, harness, helper
+from .prompt import HERE, OWN_FILES, Watch, harness, helper
 from .stops import Debugger
 
 TYPE_CHECKING = False

@@ -8,8 +8,7 @@ import sys
 import threading
 
 from .channel import flush
-from .frames import OWN_FILES, harness, helper, summary
-from .prompt import Prompt
+from .prompt import OWN_FILES, Prompt, harness, helper, summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Iterator
 
     from .channel import DebuggerChannel
-    from .frames import Watch
+    from .prompt import Watch
 
 MAX_EXCEPTION = 1000
 

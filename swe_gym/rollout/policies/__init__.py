@@ -23,15 +23,15 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .base import ResumingPolicy as ResumingPolicy
     from .base import check_resumes as check_resumes
     from .base import message_of as message_of
+    from .baseline import EmptyPolicy as EmptyPolicy
+    from .baseline import ScriptedPolicy as ScriptedPolicy
     from .gold import GoldPolicy as GoldPolicy
     from .human import HumanPolicy as HumanPolicy
     from .llm import TOKENS_PER_CHARACTER as TOKENS_PER_CHARACTER
     from .llm import LLMPolicies as LLMPolicies
+    from .llm import ModelJudge as ModelJudge
     from .llm import action_of as action_of
     from .llm import is_native as is_native
-    from .model_judge import ModelJudge as ModelJudge
-    from .scripted import EmptyPolicy as EmptyPolicy
-    from .scripted import ScriptedPolicy as ScriptedPolicy
     from .server_check import ServerFacts as ServerFacts
     from .server_check import check_server as check_server
 
@@ -75,11 +75,11 @@ _AGENTS = "swe_gym.gateway.play:AgentPlayers"
 POLICIES = Registry[Callable[..., Policy]](
     "policy",
     {
-        "scripted": "swe_gym.rollout.policies.scripted:ScriptedPolicy",
-        "empty": "swe_gym.rollout.policies.scripted:EmptyPolicy",
+        "scripted": "swe_gym.rollout.policies.baseline:ScriptedPolicy",
+        "empty": "swe_gym.rollout.policies.baseline:EmptyPolicy",
         "gold": "swe_gym.rollout.policies.gold:GoldPolicy",
         "expert": "swe_gym.rollout.policies.gold:ExpertPolicy",
-        "random": "swe_gym.rollout.policies.scripted:RandomPolicy",
+        "random": "swe_gym.rollout.policies.baseline:RandomPolicy",
         "baseline": "swe_gym.rollout.policies.baseline:BaselinePolicy",
         "human": "swe_gym.rollout.policies.human:HumanPolicy",
         "llm": "swe_gym.rollout.policies.llm:LLMPolicy [llm]",

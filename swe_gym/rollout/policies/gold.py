@@ -14,7 +14,7 @@ from ...spaces import Info
 from ...tasks import expert_calls
 from ...types import RewardScript, ToolCall
 from .base import ending, render, shell_call, submit_call, swe_env, tool_env
-from .scripted import ScriptedPolicy
+from .baseline import ScriptedPolicy
 
 CHUNK = 60_000
 """Characters of a patch in one command line; Linux takes 131,072 bytes."""

@@ -12,11 +12,10 @@ from ..base import ToolContext, tool
 from ..edit import rewrite
 from ..files import shown_path
 from ..grep import search, summary
-from ..listdir import list_folder
 from ..pdb import Pdb
 from ..shell import ENDING_ROOM, cap_timeout, run_command
 from ..text import bound, harmless
-from ..view import HEADER_ROOM, choose_window, more_lines, open_for_view
+from ..view import HEADER_ROOM, choose_window, list_folder, more_lines, open_for_view
 
 BASH_TIMEOUT = 30.0
 """Default `timeout` of a command, in seconds."""

@@ -9,10 +9,9 @@ from ...types import ToolResult
 from ..base import ToolContext, tool
 from ..edit import EditorTool, FileText, NewStr
 from ..files import shown_path
-from ..listdir import find_entries
 from ..shell import DEFAULT_TIMEOUT, bash
 from ..text import bound, harmless
-from ..view import HEADER_ROOM, choose_window, more_lines, open_for_view
+from ..view import HEADER_ROOM, choose_window, find_entries, more_lines, open_for_view
 
 Command = Annotated[Literal["view", "create", "str_replace", "insert", "undo_edit"], "What to do."]
 Path = Annotated[str, "The file, or for view also a folder; absolute, or relative to the repository."]

@@ -1,15 +1,19 @@
-"""The table of generators, which sample tokens for training. Each is a `TrainGenerator`."""
+"""The table of generators, which sample tokens for training. Each is a `TrainGenerator`.
+
+`ScriptedGenerator` answers with a function, for tests and demonstrations.
+"""
 
 import contextlib
+import importlib
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from pydantic import ValidationError
 
 from ...errors import PolicyError, UsageError, unknown_name, wrong_fields
 from ...registry import Registry
-from ...rollout.tokens import Generator
+from ...rollout.tokens import ChatTemplate, Completion, Generator
 from ...types import Frozen
 from ..config import GenerationConfig
 from ..model import PolicyModel
@@ -53,7 +57,7 @@ GENERATORS = Registry[Callable[..., TrainGenerator]](
     {
         "vllm": "swe_gym.train.generators.vllm:VllmGenerator [train]",
         "hf": "swe_gym.train.generators.hf:HfGenerator [train]",
-        "scripted": "swe_gym.train.generators.scripted:ScriptedGenerator",
+        "scripted": "swe_gym.train.generators:ScriptedGenerator",
     },
     group="swe_gym.generators",
 )
@@ -149,3 +153,46 @@ def make_generator(
             server.close()
         raise
     return RoutedGenerator(servers)
+
+
+Reply = Callable[[str, int | None], str]
+"""Maps a prompt and a seed to an answer, both as text."""
+
+
+class ScriptedGenerator:
+    """Answers with `reply(prompt, seed)`. Every token has log-probability -1.
+
+    Args:
+        config: The generation settings. `options["reply"]` is the function, or "module:function".
+        model: Unused.
+        tokenizer: Tokenizer of prompts and answers.
+
+    Raises:
+        UsageError: `options["reply"]` is not a function.
+    """
+
+    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase") -> None:  # noqa: ARG002  unused
+        reply = config.options.get("reply")
+        if isinstance(reply, str):
+            module, _, name = reply.partition(":")
+            reply = getattr(importlib.import_module(module), name)
+        if not callable(reply):
+            raise UsageError(
+                "generation.backend 'scripted' needs generation.options.reply: a function, or 'module:function'"
+            )
+        self._reply: Reply = reply
+        self._template = ChatTemplate(tokenizer)
+        self._end = tokenizer.eos_token_id
+        self.version = 0
+
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002  nothing is drawn
+        """Return the function's answer, truncated to `max_tokens`."""
+        ids = [*self._template.encode(self._reply(self._template.decode(prompt), seed)), self._end][:max_tokens]
+        return Completion(ids, [-1.0] * len(ids), "stop" if ids[-1] == self._end else "length", self.version)
+
+    def sync_weights(self, version: int) -> None:
+        """Set the version."""
+        self.version = version
+
+    def close(self) -> None:
+        """Do nothing."""

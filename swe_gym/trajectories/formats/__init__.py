@@ -19,8 +19,7 @@ from ...files import SUFFIXES, scan_table, whole_lines, write_table
 from ...registry import Registry
 from ...registry import load as _load
 from ...types import JsonObject
-from ..records import kind_of, parse_line
-from ..trajectory import Trajectory
+from ..trajectory import Trajectory, kind_of, parse_line
 from .atif import with_files
 from .atif_export import write_documents
 from .rows import encodable, row_schema

@@ -34,8 +34,7 @@ from pydantic import ValidationError
 from ...errors import UsageError, wrong_fields
 from ...files import end_of_lines, whole_lines, write_text
 from ...types import Frozen, Json, JsonMapping, JsonObject
-from ..records import end_of_records, find_records, parse_line
-from ..trajectory import ModelServer, Prices, Trajectory, Turn, Usage
+from ..trajectory import ModelServer, Prices, Trajectory, Turn, Usage, end_of_records, find_records, parse_line
 
 logger = logging.getLogger(__name__)
 
