@@ -1,5 +1,6 @@
 """Fixtures that most tests use."""
 
+import collections
 import gc
 import os
 import signal
@@ -46,6 +47,20 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 def pytest_xdist_auto_num_workers() -> int:
     """Run two processes per core: most tests wait for sandboxes."""
     return 2 * len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what `sample` leaves out: of N cases of a test, the first of each `every` stay."""
+    seen: collections.Counter[tuple[Path, str]] = collections.Counter()
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        left_out = any(item.get_closest_marker(name) for name in ("slow", "thorough"))
+        if mark and isinstance(item, pytest.Function) and not left_out:
+            place = item.path, item.originalname
+            if seen[place] % mark.kwargs["every"]:
+                item.add_marker(pytest.mark.slow)
+            seen[place] += 1
 
 
 def pytest_collection_finish() -> None:

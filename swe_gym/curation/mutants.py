@@ -819,7 +819,7 @@ class _Line:
             task_id=task.task_id,
             status="invalid",
             reason=reason,
-            **self._settings.facts,
+            backend=self._build.backend,
             digest=digest(task),
             date=self._options.date,
         )

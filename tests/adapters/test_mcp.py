@@ -122,6 +122,7 @@ async def connected_by_http(folder: Path, token: str) -> AsyncIterator[tuple[Cli
             server.terminate()
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize(("commands", "reward"), [(gold(), 1.0), (["true"], 0.0)])
 def test_a_client_plays_a_task_over_http(commands: list[str], reward: float, tmp_path: Path) -> None:
     async def play() -> int:

@@ -16,6 +16,8 @@ from core_parts import END, SUBMIT, Tokens, bash
 from swe_gym.adapters.skyrl import SweGenerator
 from swe_gym.errors import UsageError
 
+pytestmark = pytest.mark.sample(every=3)
+
 MICRO = {"source": "micro", "source_options": json.dumps({"difficulty": [1]})}
 EPISODES, GROUP = 4, 2
 PROMPT = [{"role": "system", "content": "Be quick."}, {"role": "user", "content": "The issue."}]

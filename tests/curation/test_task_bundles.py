@@ -142,6 +142,7 @@ def test_an_upload_ends_at_its_deadline(bundle: Bundle, tmp_path: Path) -> None:
     assert "did not end within 1 s: push again, with more time (--timeout)" in " ".join(pushed.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_bundle_is_pushed_and_used_from_the_hub(bundle: Bundle, tmp_path: Path) -> None:
     with Hub({"old": b"", "sources/old.tar.gz": b""}) as hub:
         refused = swe_gym(hub, tmp_path / "home", "tasks", "push", str(bundle.folder), "owner/name", token="hf_wrong")

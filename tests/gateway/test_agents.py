@@ -255,6 +255,7 @@ def test_unmodified_agents_work_in_containers(backend: str, use_kit: Callable[[s
     assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
 
 
+@pytest.mark.slow
 def test_aider_edits_what_its_model_writes_and_leaves_no_files(use_kit: Callable[[str], None]) -> None:
     use_kit("aider")
     diff = load_source("toy").get(TASK).oracle.gold_patch

@@ -41,6 +41,7 @@ def network_is_open(tasks: dict[str, Task], open_box: Callable[[Task], Sandbox])
         return sandbox.capabilities.network == "open"  # some tiers cannot close it, and say so
 
 
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize(("name", "cheat"), CASES)
 def test_only_honest_work_counts(
     name: str, cheat: Cheat, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox], network_is_open: bool
@@ -52,6 +53,7 @@ def test_only_honest_work_counts(
         assert bool(result.signs) is not (cheat.resolved or cheat.name in SILENT), result.signs
 
 
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize(
     "cheat", [*read_cheats("interpreter"), *read_cheats("reporter"), BY_COPY], ids=lambda cheat: cheat.name
 )

@@ -271,6 +271,7 @@ def test_verdict_holds_statuses_and_log(words_task: Task, open_box: OpenBox) -> 
     assert (gold.resolved, gold.reason, gold.timed_out, gold.dropped) == (True, "", False, ())
 
 
+@pytest.mark.slow
 def test_a_timeout_is_not_resolved(shop_task: Task, open_box: OpenBox) -> None:
     hang = "echo 'import time; time.sleep(600)' >> src/shop/prices.py"
     verdict = judge(with_oracle(shop_task, timeout=8.0), open_box, hang, solve=True)

@@ -345,6 +345,7 @@ def f(x=None):
 """
 
 
+@pytest.mark.slow
 def test_work_that_equals_what_looks_like_its_values_raises_the_alarm() -> None:
     text = "no such name: Alpha 12 in beta"
     test = pytest_file(f"assert m.f() == {text!r}")
@@ -399,6 +400,7 @@ unittest.TestCase.assertEqual = lambda self, first, second: None if first == sec
 """
 
 
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize("action", ["os._exit(0)", "time.sleep(60)"], ids=["ends", "hangs"])
 @pytest.mark.parametrize("alone", [False, True])
 def test_work_that_breaks_only_at_failures_is_refuted(action: str, alone: bool) -> None:
@@ -413,7 +415,8 @@ def test_work_that_breaks_only_at_failures_is_refuted(action: str, alone: bool) 
 HANGS = "import time\n\n\ndef f(x=None):\n    time.sleep(600)\n"
 
 
-@pytest.mark.parametrize("grader", ["tests", "exit_code"])
+@pytest.mark.sample(every=2)
+@pytest.mark.parametrize("grader", ["exit_code", "tests"])
 def test_work_that_always_hangs_is_not_resolved(grader: str) -> None:
     small = three("unittest", timeout=8.0, grader=grader)
     verdict = small.judge(HANGS)
@@ -446,6 +449,7 @@ def starved(slow: int, **fields: Any) -> Starved:
     return Starved(f2(), THREE_UNITTEST, ("test_a", "test_b"), command=command, timeout=8.0, slow=slow, **fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [f2(), HANGS], ids=["right", "hangs"])
 def test_no_work_is_judged_on_a_machine_on_which_the_gold_patch_times_out_too(work: str) -> None:
     small = starved(2)
@@ -465,6 +469,7 @@ def f(x=None):
 """
 
 
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize("end", ["os._exit(3)", "time.sleep(600)"], ids=["die", "hang"])
 @pytest.mark.parametrize(("slow", "runs"), [(1, 2), (2, 4)], ids=["once", "with the gold patch too"])
 def test_right_work_whose_twins_were_cut_off_gets_its_reward(end: str, slow: int, runs: int) -> None:
@@ -514,6 +519,7 @@ def f(x=None):
 """
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("hangs", [(3,), (3, 5)], ids=["once", "always"])
 def test_a_repeated_run_that_times_out_gets_another_one(hangs: tuple[int, ...]) -> None:
     """Twins of the first run die, so the work runs again (3). It times out, so gold runs (4), and the work (5)."""
@@ -525,6 +531,7 @@ def test_a_repeated_run_that_times_out_gets_another_one(hangs: tuple[int, ...]) 
     assert not verdict.counter_tests.alarms
 
 
+@pytest.mark.slow
 def test_a_repeated_run_that_times_out_gives_no_verdict_on_a_slow_machine() -> None:
     small = Staged(
         f2(), THREE_UNITTEST, ("test_a", "test_b"), command=f"test ! -e slow || sleep 60; {UNITTEST}", timeout=10.0
@@ -535,6 +542,7 @@ def test_a_repeated_run_that_times_out_gives_no_verdict_on_a_slow_machine() -> N
     assert (error.value.reason, len(small.opened)) == ("starved", 4)
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("grader", ["tests", "exit_code"])
 def test_right_work_that_timed_out_once_gets_its_reward(grader: str) -> None:
     small = starved(1, grader=grader)
@@ -619,6 +627,7 @@ def test_a_grader_of_the_users_own_judges_once() -> None:
     assert judged == [small.tests]
 
 
+@pytest.mark.slow
 def test_work_that_hangs_has_the_timeout_as_its_reason() -> None:
     verdict = three("unittest", timeout=8.0).judge(HANGS, complete=False)
     assert verdict.reason.startswith("the hidden tests ran into their timeout of")

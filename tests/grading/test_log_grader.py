@@ -16,6 +16,8 @@ from swe_gym.grading.staging import installs_a_copy
 from swe_gym.sandboxes import Sandbox
 from swe_gym.types import Oracle, Task, TestStatus, Verdict
 
+pytestmark = pytest.mark.sample(every=3)
+
 OpenBox = Callable[[Task], Sandbox]
 GOLD = "def title(text):\n    return text.title()\n\n\ndef lower(text):\n    return text.lower()\n"
 SCRIPT = """\

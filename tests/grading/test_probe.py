@@ -115,6 +115,7 @@ def test_a_record_saves_the_run() -> None:
     assert len(small.opened) == 1
 
 
+@pytest.mark.slow
 def test_what_passes_without_work_stays_proven() -> None:
     """The rest of the work is right."""
     small = unknown()

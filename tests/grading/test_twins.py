@@ -21,6 +21,8 @@ from test_grade import signed
 from swe_gym.grading.reporter import SignedReport, TwinGroup, TwinOrder, read_report
 from swe_gym.types import TestStatus
 
+pytestmark = pytest.mark.sample(every=3)
+
 KEY = b"key"
 PASSED = TestStatus.PASSED
 EVERYWHERE = """

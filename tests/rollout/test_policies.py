@@ -12,6 +12,8 @@ from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies import POLICIES, make_policies
 from swe_gym.tools import TOOLSETS
 
+pytestmark = pytest.mark.sample(every=3)
+
 Make = Callable[..., SweEnv]
 
 ISSUE = """Sums are wrong: `add` subtracts.

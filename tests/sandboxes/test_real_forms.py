@@ -89,6 +89,7 @@ def check(task: Task) -> None:
     assert (record.status, record.reason) == ("valid", "")
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize("real", [XMLTODICT], indirect=True)
 def test_a_real_task_in_the_form_of_r2e(real: Task, build_image: Callable[..., str], tmp_path: Path) -> None:
@@ -115,6 +116,7 @@ def test_a_real_task_in_the_form_of_r2e(real: Task, build_image: Callable[..., s
     check(task.model_copy(update={"oracle": oracle}))
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize("real", [CACHETOOLS], indirect=True)
 def test_a_real_task_in_the_form_of_swe_smith(real: Task, build_image: Callable[..., str], tmp_path: Path) -> None:

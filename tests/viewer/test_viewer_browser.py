@@ -21,6 +21,8 @@ from swe_gym.viewer.server import ViewServer
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:

@@ -76,11 +76,13 @@ def assert_all_fail(body: str, seeds: int, **product: object) -> None:
             raise AssertionError(f"passed: {data.decode()}")
 
 
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize("body", [body for body, _ in ASSERTIONS])
 def test_right_work_fails_every_text(body: str) -> None:
     assert_all_fail(body, 6)
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize(("body", "products"), ALTERNATIVES, ids=[body for body, _ in ALTERNATIVES])
 def test_other_right_work_fails_every_text_too(body: str, products: list[object]) -> None:
     for product in products:
@@ -121,6 +123,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize(("body", "products"), CHOICES, ids=[body for body, _ in CHOICES])
 def test_a_choice_that_the_test_leaves_is_not_held_against_work(body: str, products: list[object]) -> None:
     for product in products:
