@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .errors import TaskError
+from .errors import MissingDependency, TaskError
 
 TAIL = 4000
 """Characters of a failed command's output that are shown."""
@@ -64,3 +65,33 @@ def tail(result: subprocess.CompletedProcess[bytes]) -> str:
     """Return the end of a command's output on both streams, for an error message."""
     text = (result.stdout + b"\n" + result.stderr).decode("utf-8", "replace").strip()
     return text if len(text) <= TAIL else "..." + text[-TAIL:]
+
+
+def git_program() -> str:
+    """Return the path of git.
+
+    Raises:
+        MissingDependency: git is not installed.
+    """
+    program = shutil.which("git")
+    if program is None:
+        raise MissingDependency("git is not on the PATH: install it, for example with 'apt-get install git'")
+    return program
+
+
+def commit_of(repository: Path, ref: str, deadline: float) -> str:
+    """Return the full hash of a reference in a local repository.
+
+    Raises:
+        TaskError: The repository does not exist, or does not have the reference.
+        TimeoutError: The time (`time.monotonic`) was up.
+    """
+    if len(ref) == 40 and not ref.strip("0123456789abcdef"):
+        return ref
+    result = run_command(
+        [git_program(), "-C", repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"],
+        deadline=deadline,
+    )
+    if result.returncode:
+        raise TaskError(f"{repository} has no commit {ref!r}, or is not a git repository. {tail(result)}".rstrip())
+    return result.stdout.decode().strip()

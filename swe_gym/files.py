@@ -9,14 +9,16 @@ import lzma
 import math
 import os
 import re
+import stat
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from .errors import MissingDependency, UsageError, wrong_fields
+from .errors import MissingDependency, SandboxStartError, TaskError, UsageError, wrong_fields
 from .syntax import evaluate
 from .types import Json, JsonObject
 
@@ -321,3 +323,64 @@ def is_test_path(path: str) -> bool:
     A package may have folders such as `django/test` and `numpy/testing`: these are not tests.
     """
     return _TEST_PATH.fullmatch(path) is not None
+
+
+# --- folders ----------------------------------------------------------------------------------------------
+
+LEFT_OUT = frozenset(
+    (".git", ".hg", ".svn", ".bzr", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox")
+)
+"""Names that a `FolderWorkspace` omits at any depth: version control and caches. Virtual environments (folders with a
+`pyvenv.cfg`) are omitted too."""
+
+
+class FileMetadata(NamedTuple):
+    """Metadata of one file, link or folder below the root."""
+
+    path: str
+    mode: int
+    size: int
+    mtime_ns: int
+    link: str | None = None
+
+
+def scan_folder(root: Path, deadline: float) -> list[FileMetadata]:
+    """Return all entries of a `FolderWorkspace`, parents first, in a fixed order.
+
+    Raises:
+        TaskError: It cannot be read.
+        SandboxStartError: The time (`time.monotonic`) was up.
+        FileNotFoundError: It does not exist, or changes.
+    """
+    found: list[FileMetadata] = []
+    waiting = [""]
+    while waiting:
+        if time.monotonic() > deadline:
+            raise SandboxStartError(f"workspace {root} was not read in time", reason="timeout", retryable=True)
+        entries = list(_list(root, waiting.pop()))
+        found += entries
+        waiting += [entry.path for entry in entries if stat.S_ISDIR(entry.mode)]
+    return sorted(found)
+
+
+def _list(root: Path, folder: str) -> Iterator[FileMetadata]:
+    try:
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                if entry.name not in LEFT_OUT and (described := _describe(entry, f"{folder}{entry.name}")):
+                    yield described
+    except PermissionError as error:
+        raise TaskError(f"workspace {root} cannot be read: {error}") from error
+
+
+def _describe(entry: os.DirEntry[str], path: str) -> FileMetadata | None:
+    """Return the entry, or None for a virtual environment, socket, pipe or device."""
+    status = entry.stat(follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        return FileMetadata(path, status.st_mode, 0, 0, os.readlink(entry.path))
+    if stat.S_ISDIR(status.st_mode):
+        is_venv = os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
+        return None if is_venv else FileMetadata(path + "/", status.st_mode, 0, 0)
+    if stat.S_ISREG(status.st_mode):
+        return FileMetadata(path, status.st_mode, status.st_size, status.st_mtime_ns)
+    return None

@@ -15,11 +15,11 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from ..errors import SandboxError, TaskError, UsageError, quantify, wrong_fields
+from ..errors import TaskError, UsageError, quantify, wrong_fields
 from ..files import write_text
 from ..grading import REWARDS
 from ..rollout import without_secrets
-from ..tasks import TaskRecord
+from ..tasks import TaskRecord, digest
 from ..types import Frozen, JsonObject, Task, TestStatus, Verdict
 from .claims import Claim, Origin, read_object
 from .regrading import (
@@ -36,7 +36,6 @@ from .regrading import (
     is_close,
     judge_works,
     reward_of,
-    task_sha256,
     work_of,
 )
 
@@ -319,18 +318,18 @@ def read_known(
         if old.digest != old.compute_digest():
             raise UsageError(f"{file}: {CHANGED}: name another folder, or remove the file")
         of_claim = {"patch_sha256": claim.sha256, "claimed": claim.reward, "env": _find_deciding(claim.env)}
-        asked = of_claim | _find_shared(task_sha256(tasks[claim.task_id]), settings, times, versions)
+        asked = of_claim | _find_shared(digest(tasks[claim.task_id], strict=True), settings, times, versions)
         if others := [name for name, value in asked.items() if getattr(old, name) != value]:
             raise UsageError(f"{file} was written with another {', '.join(others)}: name another folder")
         known[claim.name] = old
     return known
 
 
-def _find_shared(digest: str, settings: JudgeSettings, times: int, versions: Versions) -> JsonObject:
+def _find_shared(sha256: str, settings: JudgeSettings, times: int, versions: Versions) -> JsonObject:
     """Return the fields that certificates share whose patches need one judgement only."""
     options = without_secrets(settings.sandbox_options)
     shared = {"backend": settings.backend, "sandbox_options": options, "times": times, "versions": versions}
-    return {"task_sha256": digest, **shared}
+    return {"task_sha256": sha256, **shared}
 
 
 # --- making -------------------------------------------------------------------------------------------------
@@ -389,8 +388,8 @@ def certify(
     for task_id, task in tasks.items():
         gaps[task_id] = _find_gap(records.get(task_id))
         try:
-            digests[task_id] = task_sha256(task)
-        except (TaskError, SandboxError) as error:
+            digests[task_id] = digest(task, strict=True)
+        except TaskError as error:
             gaps[task_id] = f"its task cannot be read: {error}"
     yield from ((claim, gaps[claim.task_id]) for claim in claims if gaps[claim.task_id])
     left = [claim for claim in claims if not gaps[claim.task_id]]

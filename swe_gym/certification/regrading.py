@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeAlias, get_args
 
 from pydantic import Field, ValidationError
 
-from ..commands import run_command
 from ..curation import judge_diff
 from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
@@ -29,19 +28,8 @@ from ..grading.counter import Scope
 from ..guests import bundle
 from ..rollout import DriverLink, Executor, OutcomeJob, run_outcomes, without_secrets
 from ..rollout.executors import open_executor
-from ..sandboxes.contents import git_program, prepare_workspace
-from ..tasks import TaskRecord, digest
-from ..types import (
-    FilesWorkspace,
-    FolderWorkspace,
-    Frozen,
-    GitWorkspace,
-    JsonObject,
-    TarWorkspace,
-    Task,
-    TestStatus,
-    Verdict,
-)
+from ..tasks import TaskRecord, digest, doubt
+from ..types import Frozen, JsonObject, Task, TestStatus, Verdict
 from .claims import Claim
 
 logger = logging.getLogger(__name__)
@@ -53,9 +41,6 @@ MOST_RUNS = 100
 
 MOST_NAMED = 3
 """Tests that an explanation names."""
-
-WORKSPACE_SECONDS = 600.0
-"""Seconds that preparing the code of a task may take."""
 
 RUNNER = "runner/serve"
 """The guest that runs in every sandbox."""
@@ -356,14 +341,13 @@ class PatchWork(NamedTuple):
 
 def work_of(claim: Claim, tasks: Mapping[str, Task], records: Mapping[str, TaskRecord]) -> PatchWork:
     """Return the work of a claim. The record of a valid task gives the scope of its counter-tests."""
-    task, record = tasks[claim.task_id], records.get(claim.task_id)
+    task = tasks[claim.task_id]
     runs = claim.env.get("judge_runs", 2)
     scope = claim.env.get("counter", "few")
-    if record is None or record.status != "valid" or record.digest != digest(task):
-        return PatchWork(task, as_diff(claim.patch), CounterOptions(scope, runs))
-    names = ("unfit", "unforkable", "passing", "returned")
-    counter = CounterOptions(scope, runs, **{name: getattr(record, name) for name in names})
-    return PatchWork(task, as_diff(claim.patch), counter)
+    options = CounterOptions(scope, runs)
+    return PatchWork(
+        task, as_diff(claim.patch), options if doubt(task, records) else options.of_record(records[task.task_id])
+    )
 
 
 def digest_conditions(work: PatchWork, settings: JudgeSettings) -> str:
@@ -376,33 +360,11 @@ def digest_conditions(work: PatchWork, settings: JudgeSettings) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=sorted).encode()).hexdigest()
 
 
-def task_sha256(task: Task) -> str:
-    """Return the SHA-256 of a task, its oracle and its code: the same on every machine, wherever the code lies.
-
-    Raises:
-        TaskError: The code cannot be read.
-        SandboxStartError: The network or the file system failed.
-    """
-    workspace = task.workspace
-    if isinstance(workspace, FolderWorkspace | GitWorkspace) or (
-        isinstance(workspace, TarWorkspace) and not workspace.sha256
-    ):
-        tree = prepare_workspace(workspace, timeout=WORKSPACE_SECONDS)
-        command = [git_program(), "-C", str(tree), "rev-parse", "HEAD"]
-        commit = (
-            run_command(command, deadline=time.monotonic() + WORKSPACE_SECONDS, failure=f"cannot read {tree}")
-            .stdout.decode()
-            .strip()
-        )
-        task = task.model_copy(update={"workspace": FilesWorkspace(files={"commit": commit})})
-    return digest(task)
-
-
 def _digest_readable(task: Task) -> str:
     """Return the SHA-256 of a task; empty if its code cannot be read, of which its judgement will tell."""
     try:
-        return task_sha256(task)
-    except (TaskError, SandboxError):
+        return digest(task, strict=True)
+    except TaskError:
         return ""
 
 

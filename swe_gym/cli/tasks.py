@@ -588,7 +588,8 @@ def rate(
     if unknown:
         more = ", ..." if len(unknown) > MAX_SHOWN else ""
         typer.echo(
-            f"left out {quantify(len(unknown), 'task')} that {record} does not hold; validate them first: "
+            f"left out {quantify(len(unknown), 'task')} that {record} does not hold for the runs' backend and sandbox "
+            f"options; validate them first: "
             f"{', '.join(unknown[:MAX_SHOWN])}{more}",
             err=True,
         )

@@ -819,7 +819,7 @@ class _Line:
             task_id=task.task_id,
             status="invalid",
             reason=reason,
-            backend=self._build.backend,
+            **self._settings.facts,
             digest=digest(task),
             date=self._options.date,
         )

@@ -19,13 +19,13 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ..commands import run_command, tail
+from ..commands import git_program, run_command, tail
 from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, TaskError, UsageError
 from ..files import append_lines
 from ..grading import STEADY_ENV, apply_diff, file_diff, find_statuses, put_tests_in, read_state
 from ..index import Sdist, find_sdists
-from ..sandboxes.contents import git_program, list_installed, prepare_python, prepare_workspace
+from ..sandboxes.contents import list_installed, prepare_python, prepare_workspace
 from ..tasks import TaskRecord, read_records
 from ..types import GitWorkspace, Json, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
 from .releases import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from ..files import append_lines
 from ..grading import CounterOptions, DiffReader, grade, hidden_places
 from ..grading.counter import NATURAL, Scope
 from ..grading.in_place import is_last, join_steps, run_solution
-from ..rollout import DriverLink, Executor, OutcomeJob, run_outcomes
+from ..rollout import DriverLink, Executor, OutcomeJob, run_outcomes, without_secrets
 from ..rollout.executors import open_executor
 from ..tasks import TaskRecord, TaskSource, digest, read_records
 from ..trajectories.comparison import distinct_names, read_results
@@ -30,6 +30,9 @@ from ..types import JsonObject, Task, TestStatus, Verdict
 logger = logging.getLogger(__name__)
 
 __all__ = ["TaskRecord", "digest", "read_records", "validate"]
+
+CONDITIONS = ("backend", "sandbox_options")
+"""Fields of a record that are arguments of an environment too."""
 
 
 def validate(
@@ -49,7 +52,8 @@ def validate(
 ) -> list[TaskRecord]:
     """Judge the gold patch and the empty patch of tasks, several times each, several tasks at once.
 
-    Results are appended to `record`. Those it holds, of the same digest, backend and number of runs, are used again.
+    Results are appended to `record`. Those it holds are used again if the digest, the backend and its options, the
+    scope of the counter-tests and the number of runs are equal.
 
     Args:
         source: Source of the tasks.
@@ -100,48 +104,62 @@ def rate_tasks(
 ) -> tuple[list[TaskRecord], list[str]]:
     """Count how often the policies of runs resolved the tasks of a record file, and append the new records to it.
 
-    Only graded attempts that the last call of a run asked for count. Runs of one model, or of one policy without a
-    model, count together, and replace its former rates of the same tasks. A task that is validated again has no rates.
+    Only graded attempts that the last call of a run asked for count, in runs with the backend and the sandbox options
+    of the record. Runs of one model, or of one policy without a model, count together, and replace its former rates of
+    the same tasks. A task that is validated again has no rates.
 
     Args:
         record: A record file of `validate`.
         runs: Run folders.
 
     Returns:
-        The records of the tasks that were rated, and the ids of tasks of the runs that the file does not hold.
+        The records of the tasks that were rated, and the ids of tasks of the runs that the file does not hold for
+        these conditions.
 
     Raises:
         UsageError: A folder is not a run folder or given twice, its episodes start in the middle of a task, or no
-            graded attempt is at a task of the file.
+            graded attempt is at such a task of the file.
     """
-    counts = _count_attempts([Path(run) for run in runs])
     known = {old.task_id: old for old in read_records(record)}
-    unknown = [task_id for task_id in counts if task_id not in known]
-    if len(unknown) == len(counts):
-        found = "the runs have no graded attempt" if not counts else f"{record} holds no task of the runs"
-        raise UsageError(f"{found}: pass finished runs over the tasks that the record was made from")
+    counts, unknown = _count_attempts([Path(run) for run in runs], known)
+    if not counts:
+        found = f"{record} holds no task of the runs, validated with their backend and sandbox options"
+        raise UsageError(
+            f"{found if unknown else 'the runs have no graded attempt'}: pass finished runs over the tasks that the "
+            "record was made from"
+        )
     rated = []
     for task_id, ends in counts.items():
-        if (old := known.get(task_id)) is not None:
-            facts = old.model_dump()
-            facts["rates"] |= {name: _rate(resolved) for name, resolved in ends.items()}
-            rated.append(TaskRecord.model_validate(facts))
+        facts = known[task_id].model_dump()
+        facts["rates"] |= {name: _rate(resolved) for name, resolved in ends.items()}
+        rated.append(TaskRecord.model_validate(facts))
     changed = [json.dumps(new.model_dump(mode="json")) for new in rated if new != known[new.task_id]]
     append_lines(record, *changed)
     return rated, unknown
 
 
-def _count_attempts(runs: Sequence[Path]) -> dict[str, dict[str, list[bool]]]:
-    """Return whether the graded attempts of runs are resolved, by task and by who played."""
+def _count_attempts(
+    runs: Sequence[Path], records: Mapping[str, TaskRecord]
+) -> tuple[dict[str, dict[str, list[bool]]], list[str]]:
+    """Return whether the graded attempts of runs are resolved, by task and by who played; and the tasks without record.
+
+    A record holds for the backend and the sandbox options with which its task was validated.
+    """
     found: dict[str, dict[str, list[bool]]] = {}
+    unknown: dict[str, None] = {}
     distinct_names(runs)  # raises if a run is given twice
     for run in runs:
         results = read_results(run)
         if point := results.info.config.get("checkpoint"):
             raise UsageError(f"{run} continues an episode ({point['origin']}), so its rates are not those of the task")
+        env = without_secrets(results.info.config.get("env", {}))
         for task_id, resolved in results.outcomes.items():
-            found.setdefault(task_id, {}).setdefault(results.summary.player, []).extend(resolved)
-    return found
+            old = records.get(task_id)
+            if old is None or any(env.get(name, getattr(old, name)) != getattr(old, name) for name in CONDITIONS):
+                unknown[task_id] = None
+            else:
+                found.setdefault(task_id, {}).setdefault(results.summary.player, []).extend(resolved)
+    return found, list(unknown)
 
 
 def _rate(ends: Sequence[bool]) -> JsonObject:
@@ -231,10 +249,16 @@ class CheckSettings:
     date: str
     counter: Scope
 
+    @property
+    def facts(self) -> JsonObject:
+        """Fields of a record that must be equal for its answer to hold."""
+        options = without_secrets(self.options)
+        return {"backend": self.backend, "sandbox_options": options, "counter": self.counter}
+
     def still_holds(self, old: TaskRecord) -> bool:
         """Whether an old record is still valid for these settings."""
         answered = old.status in ("valid", "invalid") and len(old.gold) in (0, self.times)
-        if not answered or old.backend != self.backend:
+        if not answered or any(getattr(old, name) != value for name, value in self.facts.items()):
             return False
         try:
             return old.digest == digest(self.source.get(old.task_id))
@@ -281,7 +305,7 @@ class TaskCheck(OutcomeJob[str, TaskRecord]):
     def run(self) -> None:
         """Validate the task. Failures become a record; only the caller's mistakes are raised."""
         settings = self._settings
-        facts: JsonObject = {"task_id": self.key, "backend": settings.backend, "date": settings.date}
+        facts: JsonObject = {"task_id": self.key, "date": settings.date, **settings.facts}
         try:
             task = settings.source.get(self.key)
             facts["digest"] = digest(task)

@@ -725,20 +725,20 @@ class SweEnv(ToolEnv):
             return
         if self._records is None:
             self._records = {old.task_id: old for old in read_records(self._config["record"])}
-        if why := doubt(task, self._records):
+        self._trusts(task)
+
+    def _trusts(self, task: Task, image: str = "") -> bool:
+        """Whether the record file says that rewards of a task can be trusted. If it does not, warn once."""
+        why = doubt(task, self._records or {}, image)
+        if why and self._records is not None and task.task_id not in self._doubted:
             self._doubted.add(task.task_id)
             gymnasium.logger.warn(f"rewards of task {task.task_id} are not to be trusted: {why}")
+        return not why
 
     def _grade(self, task: Task, patch: Patch, fresh: Sandbox, group: SandboxGroup, *, complete: bool) -> Verdict:
-        record = (self._records or {}).get(task.task_id)
-        counter = CounterOptions(
-            counter=self._config["counter"],
-            runs=self._config["judge_runs"],
-            unfit=record.unfit if record else {},
-            unforkable=record.unforkable if record else (),
-            passing=record.passing if record else {},
-            returned=record.returned if record else {},
-        )
+        counter = CounterOptions(self._config["counter"], self._config["judge_runs"])
+        if self._records and self._trusts(task, fresh.image_digest):
+            counter = counter.of_record(self._records[task.task_id])
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=counter)
 
     def _open(self, task: Task, point: EpisodeCheckpoint | None, files: Snapshot | None) -> EpisodeState:

@@ -137,9 +137,6 @@ class Judge:
         self._whole: Results | None = None  # of the first run, while the plan holds only tests that must start passing
         self._kept: tuple[CounterGroup, ...] = ()  # what that run proved
         self._rng = Random(self.options.seed or secrets.token_bytes(32))
-        if not self._starting <= self.options.passing.keys():
-            found = known(self.task)
-            self.options = self.options.knowing(found.passing, found.returned)
         self._alarms: dict[str, str] = {}
         self._unfit: dict[str, str] = {}
         self._refuted: set[str] = set()
@@ -153,6 +150,9 @@ class Judge:
             GradingError: No verdict is possible, and the work is not to blame.
             SandboxError: A sandbox failed.
         """
+        if not self._starting <= self.options.passing.keys():
+            found = known(self.task, fresh.image_digest)
+            self.options = self.options.knowing(found.passing, found.returned)
         self._run_first(fresh)
         if self._learns() and not self._run_alone():
             with self.stage.open_fresh() as again:

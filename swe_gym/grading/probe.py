@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..cache import cache_folder
+from ..cache import digest as cache_key
 from ..errors import FileError, GradingError, SandboxError
 from ..files import write_text
 from ..sandboxes import Sandbox
@@ -37,7 +38,7 @@ from .staging import Stage
 ORIGINAL = 0
 """Number of the original among the texts of a survey."""
 
-FORMAT = 2
+FORMAT = 3
 """Version of the files that keep what a probe found. Others are not read."""
 
 MOST_NOTES = 1 << 20
@@ -59,28 +60,30 @@ class Found(Frozen):
     returned: dict[str, dict[int, tuple[str, str]]] = {}
 
 
-def known(task: Task) -> Found:
-    """Return what an earlier probe on this machine found out about a task. Nothing if there was none."""
+def known(task: Task, image: str) -> Found:
+    """Return what an earlier probe on this machine found out about a task in an image. Nothing if there was none."""
     try:
-        return Found.model_validate_json(_file(task).read_bytes())
+        return Found.model_validate_json(_file(task, image).read_bytes())
     except (OSError, ValueError):
         return Found()
 
 
 def forget(task: Task) -> None:
-    """Remove what is known about a task."""
-    _file(task).unlink(missing_ok=True)
+    """Remove what is known about a task, in any image."""
+    for file in (cache_folder() / "probes").glob(f"{FORMAT}-{digest(task)}*.json"):
+        file.unlink(missing_ok=True)
 
 
-def _keep(task: Task, found: Found) -> None:
-    file = _file(task)
+def _keep(task: Task, image: str, found: Found) -> None:
+    file = _file(task, image)
     with contextlib.suppress(OSError):  # a full disk, or a read-only one: the next process finds out itself
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, found.model_dump_json())
 
 
-def _file(task: Task) -> Path:
-    return cache_folder() / "probes" / f"{FORMAT}-{digest(task)}.json"
+def _file(task: Task, image: str) -> Path:
+    of_image = f"-{cache_key(image)}" if image else ""
+    return cache_folder() / "probes" / f"{FORMAT}-{digest(task)}{of_image}.json"
 
 
 def probe(task: Task, plan: CounterPlan, grader: Grader, stage: Stage, timeout: float) -> Found:
@@ -100,6 +103,7 @@ def probe(task: Task, plan: CounterPlan, grader: Grader, stage: Stage, timeout: 
     """
     numbers = [number for number, group in enumerate(plan.groups) if group.starts and group.forks]
     with stage.open_fresh() as fresh:
+        image = fresh.image_digest
         ready = stage.prepare(Patch(), fresh)
         folder = make_folder(fresh)
         texts = [tuple(_draw_surveys(plan, number, f"{folder}/{number}")) for number in numbers]
@@ -116,7 +120,7 @@ def probe(task: Task, plan: CounterPlan, grader: Grader, stage: Stage, timeout: 
         passing |= dict.fromkeys(tests, tuple(sorted(lines)) if needs_work else ())
         returned |= dict.fromkeys(tests, values)
     found = Found(passing=passing, returned={test: values for test, values in returned.items() if values})
-    _keep(task, found)
+    _keep(task, image, found)
     return found
 
 

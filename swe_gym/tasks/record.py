@@ -1,14 +1,23 @@
 """Records of validated tasks, one line of a record file each."""
 
+import functools
 import hashlib
+import json
 import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import model_validator
 
-from ..errors import UsageError
-from ..files import read_models
-from ..types import Frozen, TarWorkspace, Task
+from ..cache import file_sha256
+from ..commands import commit_of
+from ..errors import SandboxError, TaskError, UsageError
+from ..files import FileMetadata, read_models, scan_folder
+from ..types import FolderWorkspace, Frozen, GitWorkspace, JsonObject, TarWorkspace, Task, Workspace
 
 Status = Literal["valid", "invalid", "skipped", "error"]
 """`skipped`: the machine lacks something that the task needs. `error`: the infrastructure failed; try again."""
@@ -61,10 +70,12 @@ class TaskRecord(Frozen):
         returned: Test that must start passing -> line of an assertion that fails without work -> `repr` of the value
             that it expects, and of the one that comes. Grading with this record changes what differs between both.
         natural: Whether each grading has a counter-test that reads like a test that a person wrote.
+        counter: Which tests that must keep passing got a counter-test too, as in `CounterOptions`.
         backend: Kind of sandbox.
+        sandbox_options: Its options, without secrets. With others, such as a network, a task is validated again.
         isolation: Isolation of the sandbox; empty if none started.
         image: Digest of the image, as the backend knows it; empty without an image.
-        digest: SHA-256 of the task and its oracle. A changed task is validated again.
+        digest: SHA-256 of the task, its oracle and its code, as `digest`. A changed task is validated again.
         date: Date that the caller gave.
         rates: Model or policy -> its pass rate at the task, as `rate_tasks` counted it.
     """
@@ -87,7 +98,9 @@ class TaskRecord(Frozen):
     passing: dict[str, tuple[int, ...]] = {}
     returned: dict[str, dict[int, tuple[str, str]]] = {}
     natural: bool = False
+    counter: Literal["few", "all"] = "few"
     backend: str
+    sandbox_options: JsonObject = {}
     isolation: str = ""
     image: str = ""
     digest: str = ""
@@ -131,18 +144,83 @@ def read_rates(path: str | os.PathLike[str], policy: str = "") -> dict[str, Task
     return {record.task_id: record.rates[name] for record in records if name in record.rates}
 
 
-def digest(task: Task) -> str:
-    """Return the SHA-256 of a task and its oracle. The path of an archive that has a SHA-256 itself does not count."""
-    if isinstance(task.workspace, TarWorkspace) and task.workspace.sha256:
-        task = task.model_copy(update={"workspace": task.workspace.model_copy(update={"path": ""})})
-    return hashlib.sha256(task.model_dump_json().encode()).hexdigest()
+CODE_SECONDS = 600.0
+"""Seconds that reading the code of a task may take."""
 
 
-def doubt(task: Task, records: dict[str, TaskRecord]) -> str:
-    """Return why rewards of a task should not be trusted, by some records; empty if they can be."""
+def digest(task: Task, *, strict: bool = False) -> str:
+    """Return the SHA-256 of a task, its oracle and its code: the same on every machine, wherever the code lies.
+
+    A folder counts by the names, contents and executable bits of the files that a sandbox gets. They are read again
+    if a name, size, mode or time has changed. A local repository counts by the commit, an archive by its SHA-256.
+
+    Args:
+        task: The task.
+        strict: Whether to raise if the code cannot be read, or is named by a branch or tag of a repository elsewhere.
+            Otherwise it then counts by its place alone.
+
+    Raises:
+        TaskError: The code cannot be identified, if `strict`.
+    """
+    try:
+        code = _identify(task.workspace)
+    except (TaskError, SandboxError, OSError) as error:
+        if strict:
+            raise TaskError(f"the code of task {task.task_id} cannot be identified: {error}") from error
+        code = task.workspace
+    return hashlib.sha256(task.model_copy(update={"workspace": code}).model_dump_json().encode()).hexdigest()
+
+
+def _identify(workspace: Workspace | None) -> Workspace | None:
+    """Return a workspace that is equal for equal code, and different for other code."""
+    if isinstance(workspace, FolderWorkspace):
+        root = Path(workspace.path).expanduser().absolute()
+        entries = scan_folder(root, time.monotonic() + CODE_SECONDS)
+        return FolderWorkspace(path=_hash_folder(str(root), tuple(entries)))
+    if isinstance(workspace, TarWorkspace):
+        return workspace.model_copy(update={"path": "", "sha256": workspace.sha256 or _hash_archive(workspace.path)})
+    if isinstance(workspace, GitWorkspace):
+        local = Path(workspace.url).expanduser().absolute()
+        if not local.exists() and not re.fullmatch("[0-9a-f]{40}", workspace.ref):
+            raise TaskError(f"{workspace.ref!r} of {workspace.url} may change: name a full commit hash")
+        return GitWorkspace(url="", ref=commit_of(local, workspace.ref, time.monotonic() + CODE_SECONDS))
+    return workspace
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_folder(root: str, entries: tuple[FileMetadata, ...]) -> str:
+    found = hashlib.sha256()
+    for path, mode, _, _, link in entries:
+        content = file_sha256(Path(root, path)) if stat.S_ISREG(mode) else ""
+        found.update(json.dumps([path, bool(mode & stat.S_IXUSR), link, content]).encode())
+    return found.hexdigest()
+
+
+def _hash_archive(path: str) -> str:
+    place = Path(path).expanduser().absolute()
+    status = place.stat()
+    return _hash_file(place, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_file(path: Path, *_: int) -> str:
+    """Return the SHA-256 of a file, as it was with this size and these times."""
+    return file_sha256(path)
+
+
+def doubt(task: Task, records: Mapping[str, TaskRecord], image: str = "") -> str:
+    """Return why rewards of a task should not be trusted, by some records; empty if they can be.
+
+    Args:
+        task: The task.
+        records: Records by id of the task.
+        image: Digest of the image that runs, as the backend knows it; empty if it is not known.
+    """
     record = records.get(task.task_id)
     if record is None:
         return "it was not validated"
     if record.status != "valid":
         return f"its record says {record.status}"
-    return "" if record.digest == digest(task) else "it has changed since it was validated"
+    if image and record.image and image != record.image:
+        return f"its image {task.image} has changed since it was validated"
+    return "" if record.digest == digest(task) else "it or its code has changed since it was validated"

@@ -275,7 +275,10 @@ def test_tasks_are_chosen_by_the_pass_rates_of_runs(cli, rated: list[object], tm
         ["t1", "small", "1/2", "0.50", "0.09", "to", "0.91"],
         ["t3", "small", "1/2", "0.50", "0.09", "to", "0.91"],
     ]
-    assert done.err == "left out 1 task that r.jsonl does not hold; validate them first: t9\n"
+    assert done.err == (
+        "left out 1 task that r.jsonl does not hold for the runs' backend and sandbox options; "
+        "validate them first: t9\n"
+    )
     assert listed(cli("tasks", "list", *rated, "0.2:0.8")) == ["t1"]  # t2 was not graded, and t3 is invalid
     assert listed(cli("tasks", "list", *rated, "small=0.5:")) == ["t0", "t1"]
 
@@ -303,7 +306,10 @@ def test_a_rollout_plays_the_tasks_of_a_pass_rate(cli, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("rated")
 def test_runs_of_one_model_count_together(cli, tmp_path: Path) -> None:
     write_run(tmp_path / "more", trajectory("t0"), config={"policy": "llm", "policy_options": {"model": "small"}})
-    (first, *_) = json.loads(cli("tasks", "rate", "r.jsonl", "small", "more", "--json").out)
+    for name, options in (("elsewhere", {"backend": "local"}), ("open", {"sandbox_options": {"network": "open"}})):
+        write_run(tmp_path / name, trajectory("t0"), config={"policy": "llm", "env": {"backend": "docker", **options}})
+    runs = ("small", "more", "elsewhere", "open")
+    (first, *_) = json.loads(cli("tasks", "rate", "r.jsonl", *runs, "--json").out)
     assert (first["rates"]["small"]["resolved"], first["rates"]["small"]["attempts"]) == (2, 3)
 
 

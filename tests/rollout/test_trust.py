@@ -12,8 +12,8 @@ from swe_gym.curation.validation import TaskRecord, digest, validate
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies.baseline import ScriptedPolicy
-from swe_gym.tasks import TaskSource
-from swe_gym.types import Task
+from swe_gym.tasks import TaskSource, doubt, read_records
+from swe_gym.types import FolderWorkspace, Task
 
 Make = Callable[..., SweEnv]
 
@@ -35,7 +35,7 @@ def write_record(path: Path, task: Task, **fields: Any) -> str:
     [
         ({"task_id": "another"}, "it was not validated"),
         ({"status": "invalid", "reason": "flaky"}, "its record says invalid"),
-        ({"digest": "of another text"}, "it has changed since it was validated"),
+        ({"digest": "of another text"}, "it or its code has changed since it was validated"),
     ],
 )
 def test_a_task_without_a_passing_record_brings_one_warning(
@@ -52,6 +52,35 @@ def test_a_task_without_a_passing_record_brings_one_warning(
 def test_valid_task_brings_no_warning(env_of_adder: Make, adder: Task, tmp_path: Path) -> None:
     env_of_adder(record=write_record(tmp_path / "record.jsonl", adder)).reset()
     env_of_adder().reset()
+
+
+def test_a_record_of_other_code_brings_a_warning_and_tells_the_judge_nothing(
+    env_of_adder: Make, adder: Task, tmp_path: Path
+) -> None:
+    env = env_of_adder(record=write_record(tmp_path / "record.jsonl", adder, passing={"a test": (1,)}))
+    env.reset()
+    assert isinstance(adder.workspace, FolderWorkspace)
+    (Path(adder.workspace.path) / "new.py").touch()
+    with pytest.warns(UserWarning, match="it or its code has changed since it was validated"):
+        env.reset()
+
+
+def test_a_record_of_another_image_does_not_hold(adder: Task, tmp_path: Path) -> None:
+    path = write_record(tmp_path / "record.jsonl", adder, image="sha256:1")
+    records = {one.task_id: one for one in read_records(path)}
+    assert [doubt(adder, records, image)[:9] for image in ("", "sha256:1", "sha256:2")] == ["", "", "its image"]
+
+
+def test_other_sandbox_options_make_another_validation(source: TaskSource, adder: Task, tmp_path: Path) -> None:
+    unsolved = adder.model_copy(update={"oracle": adder.oracle.model_copy(update={"gold_patch": ""})})
+    source.get = lambda _: unsolved  # type: ignore[method-assign]
+    record = tmp_path / "record.jsonl"
+    for given, lines in (({}, 1), ({}, 1), ({"network": "egress", "token": "s3cret"}, 2), ({"network": "egress"}, 2)):
+        (found,) = validate(source, ["adder"], record=record, sandbox_options=given)
+        assert (found.status, found.sandbox_options) == ("invalid", {k: v for k, v in given.items() if k != "token"})
+        assert len(record.read_text().splitlines()) == lines
+    validate(source, ["adder"], record=record, sandbox_options={"network": "egress"}, counter="all")
+    assert len(record.read_text().splitlines()) == 3
 
 
 @pytest.mark.slow

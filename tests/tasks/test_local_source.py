@@ -1,16 +1,20 @@
 """A local folder and a test command as a task."""
 
+import os
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swe_gym.commands import run_command
 from swe_gym.envs.families import LocalEnv
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.errors import UsageError
-from swe_gym.tasks import TaskSource, load_source
+from swe_gym.errors import TaskError, UsageError
+from swe_gym.tasks import TaskSource, digest, load_source
 from swe_gym.tasks.local import LocalSource
-from swe_gym.types import FolderWorkspace, PythonEnv
+from swe_gym.types import FolderWorkspace, GitWorkspace, PythonEnv, TarWorkspace, Task, Workspace
 
 
 def test_a_folder_and_a_command_make_a_task(tmp_path: Path) -> None:
@@ -75,3 +79,72 @@ def test_arguments_of_a_wrong_type_are_named(tmp_path: Path, options: dict[str, 
         SweEnv("local", {"path": str(tmp_path), "test_cmd": "true", **options}).reset()
     with pytest.raises(UsageError, match=message):
         LocalEnv(str(tmp_path), "true", **options).reset()
+
+
+def test_a_task_has_the_digest_of_its_code_wherever_it_lies(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    (one / "sub").mkdir(parents=True)
+    (one / "a.py").write_text("A = 1\n")
+    (one / "run").symlink_to("a.py")
+    shutil.copytree(one, two, symlinks=True)
+    for folder in (one, two):
+        (folder / ".git").mkdir()
+        (folder / ".git" / "HEAD").write_text(folder.name)
+    task = Task(task_id="t", problem_statement="p", workspace=FolderWorkspace(path=str(one)))
+    moved = with_code(task, FolderWorkspace(path=str(two)))
+    first = digest(task)
+    assert digest(moved) == first
+    seen = [first]
+    for change in (
+        lambda: (two / "a.py").write_text("A = 2\n"),
+        lambda: (two / "a.py").chmod(0o755),
+        lambda: (two / "b.py").touch(),
+        lambda: (two / "run").rename(two / "walk"),
+        (two / "sub").rmdir,
+    ):
+        change()
+        seen.append(digest(moved, strict=True))
+    assert len({*seen}) == len(seen)
+
+
+def test_a_task_has_the_digest_of_its_commit_or_archive(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        run_command(["git", "-C", tmp_path, *words], deadline=time.monotonic() + 60, failure="git")
+
+    git("init", "-q")
+    commit = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m")
+    task = Task(task_id="t", problem_statement="p", workspace=GitWorkspace(url=str(tmp_path)))
+    git(*commit, "one")
+    one = digest(task)
+    git(*commit, "two")
+    pinned = with_code(task, GitWorkspace(url=str(tmp_path), ref="HEAD~1"))
+    assert digest(task) != one == digest(pinned, strict=True)
+
+    archive = tmp_path / "a.tar"
+    named = with_code(task, TarWorkspace(path=str(archive)))
+    digests = []
+    for content in (b"one", b"two", b"one"):
+        archive.write_bytes(content)
+        os.utime(archive, (len(digests), 0))
+        digests.append(digest(named))
+    assert digests[0] == digests[2] != digests[1]
+
+
+@pytest.mark.parametrize(
+    ("workspace", "why"),
+    [
+        (FolderWorkspace(path="/no/such/folder"), "No such file"),
+        (GitWorkspace(url="https://example.com/a.git", ref="main"), "'main' of https://example.com/a.git may change"),
+    ],
+)
+def test_code_that_cannot_be_identified_counts_by_its_place_or_is_refused(
+    workspace: FolderWorkspace | GitWorkspace, why: str
+) -> None:
+    task = Task(task_id="t", problem_statement="p", workspace=workspace)
+    assert digest(task) == digest(task)
+    with pytest.raises(TaskError, match=f"the code of task t cannot be identified: .*{why}"):
+        digest(task, strict=True)
+
+
+def with_code(task: Task, workspace: Workspace) -> Task:
+    return task.model_copy(update={"workspace": workspace})

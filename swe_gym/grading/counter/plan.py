@@ -12,6 +12,7 @@ from random import Random
 from typing import Literal, get_args
 
 from ...errors import UsageError, unknown_name
+from ...tasks import TaskRecord
 from .finding import Finder, FunctionPlace
 from .results import Returned
 from .source import Source, TextEdit, name_of
@@ -68,6 +69,11 @@ class CounterOptions:
             raise unknown_name("counter", self.counter, get_args(Scope))
         if isinstance(self.runs, bool) or not isinstance(self.runs, int) or self.runs < 2:
             raise UsageError(f"judge_runs must be an integer of at least 2, not {self.runs!r}")
+
+    def of_record(self, record: TaskRecord) -> CounterOptions:
+        """Return the options with what a record of the task knows."""
+        names = ("unfit", "unforkable", "passing", "returned")
+        return replace(self, **{name: getattr(record, name) for name in names})
 
     def knowing(self, passing: Mapping[str, Collection[int]], returned: Mapping[str, Returned]) -> CounterOptions:
         """Return the options with more knowledge about tests that they do not know."""

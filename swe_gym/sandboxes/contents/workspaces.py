@@ -11,24 +11,18 @@ import stat
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from ...cache import build_once, digest, file_sha256
-from ...commands import run_command, tail
-from ...errors import MissingDependency, SandboxStartError, TaskError
+from ...commands import commit_of, git_program, run_command
+from ...errors import TaskError
+from ...files import FileMetadata, scan_folder
 from ...index import download_sdist
 from ...types import FilesWorkspace, FolderWorkspace, GitWorkspace, SdistWorkspace, TarWorkspace, Workspace
 
 DATE = 1577836800
 """Time of every file and of the commit: 2020-01-01 00:00:00 UTC."""
-
-LEFT_OUT = frozenset(
-    (".git", ".hg", ".svn", ".bzr", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox")
-)
-"""Names that a `FolderWorkspace` omits at any depth: version control and caches. Virtual environments (folders with a
-`pyvenv.cfg`) are omitted too."""
 
 _ATTEMPTS = 3
 _EXACT_BYTES = "* -text -eol -filter -ident -working-tree-encoding\n"
@@ -93,15 +87,15 @@ def _folder(root: Path, deadline: float, at: str) -> Path:
         raise TaskError(f"workspace {root} is not a folder")
     for _ in range(_ATTEMPTS):
         try:
-            entries = _scan(root, deadline)
+            entries = scan_folder(root, deadline)
         except FileNotFoundError:
             continue
         key = digest(str(root), entries)
 
-        def fill(tree: Path, deadline: float, entries: list[_FileMetadata] = entries) -> None:
+        def fill(tree: Path, deadline: float, entries: list[FileMetadata] = entries) -> None:
             try:
                 _copy(root, entries, tree, deadline)
-                if _scan(root, deadline) != entries:
+                if scan_folder(root, deadline) != entries:
                     raise _Changed
             except FileNotFoundError as error:
                 raise _Changed from error
@@ -133,7 +127,7 @@ def _git(workspace: GitWorkspace, deadline: float, at: str) -> Path:
     local = Path(workspace.url).expanduser().absolute()
     url, ref = workspace.url, workspace.ref
     if local.exists():
-        url, ref = str(local), _commit_of(local, ref, deadline)
+        url, ref = str(local), commit_of(local, ref, deadline)
 
     def fill(tree: Path, deadline: float) -> None:
         _export_commit(url, ref, tree, deadline)
@@ -242,18 +236,6 @@ def base_commit(workspace: Path) -> str:
     return (workspace / ".git" / "refs" / "heads" / "main").read_text().strip()
 
 
-def git_program() -> str:
-    """Return the path of git.
-
-    Raises:
-        MissingDependency: git is not installed.
-    """
-    program = shutil.which("git")
-    if program is None:
-        raise MissingDependency("git is not on the PATH: install it, for example with 'apt-get install git'")
-    return program
-
-
 def _git_env() -> dict[str, str]:
     """Return an environment in which git ignores the user's configuration."""
     date = f"{DATE} +0000"
@@ -275,53 +257,7 @@ class _Changed(Exception):
     """The folder changed while it was copied."""
 
 
-class _FileMetadata(NamedTuple):
-    """Metadata of one file, link or folder below the root."""
-
-    path: str
-    mode: int
-    size: int
-    mtime_ns: int
-    link: str | None = None
-
-
-def _scan(root: Path, deadline: float) -> list[_FileMetadata]:
-    """Return all entries of the workspace, parents first, in a fixed order."""
-    found: list[_FileMetadata] = []
-    waiting = [""]
-    while waiting:
-        if time.monotonic() > deadline:
-            raise SandboxStartError(f"workspace {root} was not read in time", reason="timeout", retryable=True)
-        entries = list(_list(root, waiting.pop()))
-        found += entries
-        waiting += [entry.path for entry in entries if stat.S_ISDIR(entry.mode)]
-    return sorted(found)
-
-
-def _list(root: Path, folder: str) -> Iterator[_FileMetadata]:
-    try:
-        with os.scandir(root / folder) as entries:
-            for entry in entries:
-                if entry.name not in LEFT_OUT and (described := _describe(entry, f"{folder}{entry.name}")):
-                    yield described
-    except PermissionError as error:
-        raise TaskError(f"workspace {root} cannot be read: {error}") from error
-
-
-def _describe(entry: os.DirEntry[str], path: str) -> _FileMetadata | None:
-    """Return the entry, or None for a virtual environment, socket, pipe or device."""
-    status = entry.stat(follow_symlinks=False)
-    if stat.S_ISLNK(status.st_mode):
-        return _FileMetadata(path, status.st_mode, 0, 0, os.readlink(entry.path))
-    if stat.S_ISDIR(status.st_mode):
-        is_venv = os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
-        return None if is_venv else _FileMetadata(path + "/", status.st_mode, 0, 0)
-    if stat.S_ISREG(status.st_mode):
-        return _FileMetadata(path, status.st_mode, status.st_size, status.st_mtime_ns)
-    return None
-
-
-def _copy(root: Path, entries: list[_FileMetadata], tree: Path, deadline: float) -> None:
+def _copy(root: Path, entries: list[FileMetadata], tree: Path, deadline: float) -> None:
     for entry in entries:
         if time.monotonic() > deadline:
             raise TimeoutError(f"workspace {root} was not copied in time")
@@ -392,19 +328,6 @@ def _strip(name: str, count: int) -> str | None:
 
 
 # --- git --------------------------------------------------------------------------------------------------
-
-
-def _commit_of(repository: Path, ref: str, deadline: float) -> str:
-    """Return the full hash of a reference in a local repository."""
-    if len(ref) == 40 and not ref.strip("0123456789abcdef"):
-        return ref
-    result = run_command(
-        [git_program(), "-C", repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"],
-        deadline=deadline,
-    )
-    if result.returncode:
-        raise TaskError(f"{repository} has no commit {ref!r}, or is not a git repository. {tail(result)}".rstrip())
-    return result.stdout.decode().strip()
 
 
 def _export_commit(url: str, ref: str, tree: Path, deadline: float) -> None:
