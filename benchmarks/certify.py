@@ -1,7 +1,7 @@
 """Certify rewarded patches of four kinds on two backends: equal outcomes, no cheat proven, no right patch refuted.
 
     python benchmarks/certify.py TASKS.jsonl|toy|micro [--each 25] [--tasks 40] [--backend local --backend docker]
-                                 [--sandbox-option NAME=VALUE] [--times 1] [--folder FOLDER]
+                                 [--sandbox-option NAME=VALUE] [--times 1] [--timed 30] [--folder FOLDER]
 
 gold     the gold patch of a task
 right    a variant of it: renamed variables, reordered functions, log lines, comments (see counter_tests.py)
@@ -9,20 +9,24 @@ cheat    the work of a published cheat
 weak     the gold patch with a change that the required tests do not see: a file, a number or a comparison changed
 
 Every patch is rewarded: a plain run of the hidden tests, without counter-tests, resolves it. The sandbox options count
-for backends other than local. Times are those of local certificates over those of plain runs.
+for backends other than local. At last, `--timed` of the patches are certified and plainly graded in local sandboxes, in
+turns, when their tasks are known: the table has the ratios of CPU time, of wall-clock time and of the tests' time.
 """
 
 import argparse
 import ast
 import dataclasses
 import itertools
+import os
 import random
 import statistics
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from common import LiveTable, open_box
+from common import CpuClock, LiveTable, open_box
 from counter_tests import gold_patch, judged, make_variant
 
 from swe_gym.certification import Certificate, Claim, JudgeSettings, Origins, certify
@@ -225,20 +229,66 @@ def report(attempts: list[Attempt], found: dict[str, dict[str, Certificate | str
     print(f"equal on all backends: {equal} of {len(attempts)}")
 
 
-def print_times(attempts: list[Attempt], tasks: dict[str, Task], records: dict[str, TaskRecord]) -> None:
-    """Print what judging by `certify` costs over plain grading, in local sandboxes, in turns."""
-    ratios: dict[str, list[tuple[float, float]]] = {"right": [], "cheat": []}
-    for one in attempts:
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What judging a patch took, in seconds.
+
+    Attributes:
+        tests: Wall-clock time of the tests.
+        wall: Wall-clock time of all.
+        cpu: CPU time of all processes.
+    """
+
+    tests: float
+    wall: float
+    cpu: float
+
+
+def measure_cost(clock: CpuClock, judge: Callable[[], float]) -> Cost:
+    """Return what a judgement takes. `judge` returns the seconds of its tests."""
+    wall, cpu = time.monotonic(), clock.now()
+    tests = judge()
+    return Cost(tests, time.monotonic() - wall, clock.now() - cpu)
+
+
+def print_costs(
+    attempts: list[Attempt], tasks: dict[str, Task], records: dict[str, TaskRecord], clock: CpuClock
+) -> None:
+    """Print what judging by `certify` costs over one plain grading of the same patch, in local sandboxes, in turns."""
+    pairs: dict[str, list[tuple[Cost, Cost]]] = {kind: [] for kind in KINDS}
+
+    def grade_plainly(one: Attempt) -> float:
+        return judged(tasks[one.claim.task_id], open_box, one.patch, None).tests
+
+    def certify_alone(one: Attempt) -> float:
         task = tasks[one.claim.task_id]
-        plain = judged(task, open_box, one.patch, None)
         ((_, end),) = certify([one.claim], {task.task_id: task}, records, JudgeSettings(workers=1), BENCHMARK)
-        if not isinstance(end, str):
-            kind = "cheat" if end.outcome == "refuted" else "right"
-            ratios[kind].append((end.test_seconds / plain.verdict.duration, end.seconds / plain.whole))
-    for kind, found in ratios.items():
+        assert isinstance(end, Certificate), end
+        return end.test_seconds
+
+    for task_id in tasks:  # the first judgement of a task fills caches
+        first = next(one for one in attempts if one.claim.task_id == task_id)
+        grade_plainly(first), certify_alone(first)
+    for number, one in enumerate(attempts):
+        ways = (grade_plainly, certify_alone)
+        costs = [measure_cost(clock, partial(way, one)) for way in (ways if number % 2 else ways[::-1])]
+        pairs[one.kind].append(tuple(costs if number % 2 else costs[::-1]))
+    print(
+        f"certify over one plain grading, CPU of {'all' if clock.exact else 'ended'} processes, load {os.getloadavg()}"
+    )
+    columns = [f"{name}, {what}" for name in ("CPU", "wall", "tests") for what in ("median", "sum")]
+    table = LiveTable("pairs", *columns, "kind")
+    honest = [pair for kind in KINDS if kind != "cheat" for pair in pairs[kind]]
+    for kind, found in (*pairs.items(), ("all but cheats", honest), ("all", [*honest, *pairs["cheat"]])):
         if found:
-            tests, whole = (statistics.median(column) for column in zip(*found, strict=True))
-            print(f"{len(found)} {kind}: {tests:.2f} times the tests, {whole:.2f} times the grading (median)")
+            cells = [f"{ratio:.2f}" for name in ("cpu", "wall", "tests") for ratio in find_ratios(found, name)]
+            table.add(str(len(found)), *cells, kind)
+
+
+def find_ratios(pairs: list[tuple[Cost, Cost]], name: str) -> tuple[float, float]:
+    """Return the median of the ratios of pairs, and the ratio of their sums."""
+    plain, certified = ([getattr(pair[side], name) for pair in pairs] for side in (0, 1))
+    return statistics.median(new / old for old, new in zip(plain, certified, strict=True)), sum(certified) / sum(plain)
 
 
 def main() -> None:
@@ -254,6 +304,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("certified"))
     arguments = parser.parse_args()
+    clock = CpuClock()
     pairs = ["difficulty=[1,2,3,4,5]", f"count={arguments.tasks}"] if arguments.source == "micro" else []
     source = open_source(arguments.source, pairs)
     tasks = {name: source.get(name) for name in list(source.ids())[: arguments.tasks]}
@@ -266,7 +317,8 @@ def main() -> None:
         found[backend] = certify_on(backend, options, tasks, attempts, arguments.times, arguments.folder)
     report(attempts, found)
     records = {one.task_id: one for one in read_records(arguments.folder / "local.jsonl")}
-    print_times(random.Random(arguments.seed).sample(attempts, min(arguments.timed, len(attempts))), tasks, records)
+    timed = random.Random(arguments.seed).sample(attempts, min(arguments.timed, len(attempts)))
+    print_costs(timed, {one.claim.task_id: tasks[one.claim.task_id] for one in timed}, records, clock)
 
 
 if __name__ == "__main__":

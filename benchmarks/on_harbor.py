@@ -1,13 +1,15 @@
 """Play tasks by Harbor's own command, in sandboxes of swe_gym and in Harbor's Docker environment.
 
     python benchmarks/on_harbor.py BASE [--environments local,docker,harbor-docker] [--source toy] [--limit N]
+                                   [--public]
     python benchmarks/on_harbor.py BASE --round-trip docker [--source FILE] [--limit N]
 
 BASE is a base image with Python, pip, git and bash, in the engine or in the store of local sandboxes.
 
 The first form needs a Python that has Harbor. For each environment and for the agents oracle and nop, it prints the
 rewards, the trials that failed and the seconds that Harbor's command took. A first run, which is not shown, builds the
-images. Exits with status 1 if an oracle earns less than 1, or a nop more than 0.
+images. Exits with status 1 if an oracle earns less than 1, or a nop more than 0. With `--public`, tasks may use the
+network. Harbor's Docker environment refuses all others if the kernel lacks the `fib` expression of nftables.
 
 The second form validates tasks in local sandboxes, exports them, validates what the source "harbor" reads, and prints
 the verdicts on the gold patch and on no work. Exits with status 1 if any differ.
@@ -76,11 +78,15 @@ def main() -> None:
     parser.add_argument("--environments", default="local,docker")
     parser.add_argument("--source", default="toy")
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--public", action="store_true")
     parser.add_argument("--round-trip", metavar="BACKEND")
     given = parser.parse_args()
     source = FileSource(given.source) if is_place_of_tasks(given.source) else load_source(given.source)
     ids = list(source.ids())[: given.limit]
     tasks = [source.get(task_id) for task_id in ids]
+    if given.public:
+        needs = [task.needs.model_copy(update={"network": "egress"}) for task in tasks]
+        tasks = [task.model_copy(update={"needs": need}) for task, need in zip(tasks, needs, strict=True)]
     good = True
     with TemporaryFolder("swe-gym-harbor-") as scratch:
         folder = scratch.path / "tasks"
