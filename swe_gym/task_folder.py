@@ -20,6 +20,8 @@ LARGEST_CONTEXT = 4 << 30
 """Bytes of the folder that an image is built from."""
 
 DEEPEST = 50
+NOT_TEXT = re.compile("[\udc80-\udcff]")
+"""Bytes of a file name that are no UTF-8, as Python reads them."""
 
 
 class TaskFolder:
@@ -119,6 +121,8 @@ class TaskFolder:
         except OSError as error:  # too many links on the way, for example
             raise TaskError(f"{folder}: cannot be read: {error}") from None
         for entry in entries:
+            if NOT_TEXT.search(entry.name):
+                raise TaskError(f"{str(entry)!a}: its name is not UTF-8")
             if entry.name == ".harborignore":
                 raise TaskError(f"{entry}: ignore files are not supported. Remove what it names, and the file itself")
             inside = self._check(entry, resolved / entry.name)
@@ -158,14 +162,24 @@ IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*+", re.ASCII)
 """Names of images that no program can take for an option or a path."""
 
 RUN_AT_START = ("ENTRYPOINT", "HEALTHCHECK")
-HERE_TEXT = re.compile(r"""(?:^|\s)<<-?["']?\w+["']?(?:\s|$)""")
+HERE_TEXT = re.compile(r"""(?:^|\s)\d*<<-?["']?\w+["']?(?:\s|$)""")
+ESCAPE = re.compile(r"\s*#\s*escape\s*=\s*[^\\\s]", re.IGNORECASE)
+"""A comment that makes another character than the backslash continue lines."""
+
+FETCHED = re.compile(r"://|\$")
+"""A source of ADD that may be an address."""
+
 BUILDKIT_OPTIONS = ("--mount", "--network", "--security", "--link", "--chmod", "--parents", "--exclude", "--checksum")
 """Options of steps that the engine's plain builder does not know."""
 
 
 def read_steps(text: str) -> list[tuple[str, str]]:
-    """Return the instructions of a Dockerfile, each as name in capitals and rest."""
-    lines = (line for line in text.replace("\r\n", "\n").split("\n") if not line.lstrip().startswith("#"))
+    """Return the instructions of a Dockerfile, each as name in capitals and rest.
+
+    A comment that names another escape character is an unknown one.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    lines = [line for line in lines if not line.lstrip().startswith("#") or ESCAPE.match(line)]
     joined = re.sub(r"(?<!\\)\\[ \t]*\n(?:[ \t]*\n)*", "", "\n".join(lines))
     words = (line.split(maxsplit=1) for line in joined.split("\n") if line.strip())
     return [(name.upper(), "".join(rest).strip()) for name, *rest in words]
@@ -278,6 +292,8 @@ def _run_at_start(name: str) -> str:
 
 def _not_built(name: str, rest: str) -> str:
     """Return why a step of a Dockerfile cannot be built; empty if it can."""
+    if name.startswith("#"):
+        return "only the backslash can continue lines. Leave it out"
     if name not in STEPS:
         return "unknown step, or one of several lines that only BuildKit reads. Write it in one line"
     option = next((word for word in rest.split() if word.startswith(BUILDKIT_OPTIONS)), "")
@@ -285,4 +301,6 @@ def _not_built(name: str, rest: str) -> str:
         return f"{option} needs BuildKit. Leave it out"
     if name in ("RUN", "COPY", "ADD") and HERE_TEXT.search(rest):
         return "text of several lines (<<) needs BuildKit. Copy a file instead"
+    if name == "ADD" and FETCHED.search(rest):
+        return "an engine fetches addresses outside of any sandbox. Use RUN to fetch, COPY for a name in a variable"
     return ""

@@ -257,6 +257,11 @@ def test_the_script_runs_as_the_verifiers_user(make: Callable[..., SweEnv]) -> N
         make(**{"task.toml": TOML + "[verifier]\nuser = 1234\n"}).reset()
 
 
+def test_files_that_cannot_be_added_are_an_error_of_the_task(make: Callable[..., SweEnv]) -> None:
+    with pytest.raises(TaskError, match=rf"task {NAME}: its files cannot be added: .*x\.txt/below"):
+        make(**{"environment/x.txt/below": "x.txt is a file"}).reset()
+
+
 def test_a_healthcheck_is_repeated_until_it_passes(make: Callable[..., SweEnv]) -> None:
     check = "healthcheck = {command = 'echo >> /tried; [ $(wc -l < /tried) = 4 ]', interval_sec = 0, retries = 4}\n"
     env = make(**{"task.toml": TOML + check})

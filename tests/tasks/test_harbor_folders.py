@@ -155,6 +155,9 @@ def test_the_policy_is_the_user_of_the_dockerfile(tmp_path: Path, step: str, use
         ("RUN --mount=type=secret,id=k make", "--mount=type=secret,id=k needs BuildKit"),
         ("COPY --chmod=755 a b", "--chmod=755 needs BuildKit"),
         ("RUN cat <<EOF > x\nWORKDIR /y\nEOF", "text of several lines"),
+        ("RUN cat 0<<CMD > x\nWORKDIR /y\nCMD", "text of several lines"),
+        ("ADD http://127.0.0.1:8080/ key", "an engine fetches addresses outside of any sandbox"),
+        ("ADD $FROM_HERE key", "an engine fetches addresses outside of any sandbox"),
         ("SUMMON demons", "unknown step"),
     ],
 )
@@ -169,6 +172,15 @@ def test_steps_that_cannot_be_built_are_refused(tmp_path: Path, step: str, messa
             read(tmp_path, TOML, **files)
     else:
         assert read(tmp_path, TOML, **files).image == "mine/task:1"
+
+
+@pytest.mark.parametrize("comment", ["# escape=`", "#ESCAPE = `", " # escape=x"])
+def test_lines_that_another_character_continues_are_refused(tmp_path: Path, comment: str) -> None:
+    """A backslash at the end of a line would hide the next step from us, and only from us."""
+    files: dict[str, str | bytes] = {"environment/Dockerfile": f"{comment}\nFROM a\nWORKDIR /app\\\nRUN b\n"}
+    with pytest.raises(TaskError, match="only the backslash can continue lines"):
+        read(tmp_path, "[environment]\nworkdir = '/app'\n", **files)
+    assert read(tmp_path, TOML, **files).workdir == "/app"
 
 
 # --- fields -------------------------------------------------------------------------------------------------
@@ -611,6 +623,14 @@ def test_names_of_images_are_neither_options_nor_paths(tmp_path: Path, image: st
 def test_files_in_other_encodings_are_refused(tmp_path: Path, name: str, text: bytes) -> None:
     harbor_task(tmp_path, **{name: text})
     with pytest.raises(TaskError, match=f"{name}: not UTF-8 text"):
+        load_source("harbor", path=str(tmp_path)).get(NAME)
+
+
+@pytest.mark.parametrize("folder", ["tests", "environment"])
+def test_file_names_that_are_not_text_are_refused(tmp_path: Path, folder: str) -> None:
+    dockerfile = "FROM a\nRUN b\nWORKDIR /c\n"
+    harbor_task(tmp_path, **{"task.toml": "", "environment/Dockerfile": dockerfile, f"{folder}/\udcff\U0001f600": "x"})
+    with pytest.raises(TaskError, match=rf"{folder}/\\udcff.*: its name is not UTF-8"):
         load_source("harbor", path=str(tmp_path)).get(NAME)
 
 

@@ -234,7 +234,10 @@ def _prepare(task: Task, sandbox: Sandbox, files: Mapping[str, FileContent], use
     for field, user in users.items():
         if user is not None:
             _check_user(task, field, user, sandbox)
-    put_files(files, sandbox)
+    try:
+        put_files(files, sandbox)
+    except FileError as error:
+        raise TaskError(f"task {task.task_id}: its files cannot be added: {error}") from error
 
 
 def _check_user(task: Task, field: str, user: str, sandbox: Sandbox) -> None:
