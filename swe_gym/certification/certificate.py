@@ -227,11 +227,15 @@ class Certificate(Frozen):
             UsageError: The file is missing, or not a certificate.
         """
         try:
-            return cls.model_validate_json(path.read_bytes())
+            found = cls.model_validate_json(data := path.read_bytes())
+            json.loads(data, object_pairs_hook=_refuse_repeated)
         except FileNotFoundError:
             raise UsageError(f"file not found: {path}") from None
         except ValidationError as error:
             raise UsageError(f"{path} is not a certificate of version 1: {wrong_fields(error)}") from error
+        except ValueError as error:
+            raise UsageError(f"{path} is not a certificate of version 1: {error}") from error
+        return found
 
     @classmethod
     def read_all(cls, path: Path) -> dict[Path, Self]:
@@ -277,6 +281,15 @@ class Certificate(Frozen):
         return Claim(
             self.task_id, self.patch, self.attempt, self.claimed, self.model, f"attempt {self.attempt}", env=self.env
         )
+
+
+def _refuse_repeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of JSON. Programs differ in which of two equal fields they read."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name}: occurs twice")
+    return found
 
 
 def holds_certificates(path: Path) -> bool:

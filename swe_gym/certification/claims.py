@@ -211,8 +211,9 @@ def _read_predictions(path: Path) -> Iterator[Claim | RefusedClaim]:
     for place, row in rows:
         if not isinstance(row, dict):
             yield RefusedClaim(place, str(row) if isinstance(row, ValueError) else "not an object")
-        elif not isinstance(row.get(ID), str):
-            yield RefusedClaim(place, f"no {ID}" if ID not in row else f"{ID} is not text")
+        elif not isinstance(row.get(ID), str) or not row[ID].strip():
+            why = f"no {ID}" if ID not in row else f"{ID} is {'empty' if isinstance(row[ID], str) else 'not text'}"
+            yield RefusedClaim(place, why)
         elif counts[row[ID]] > 1:
             why = f"its id occurs {counts[row[ID]]} times in the file: keep one"
             yield RefusedClaim(f"{row[ID]} ({place})", why, task_id=row[ID])
@@ -243,7 +244,12 @@ def _scan_predictions(path: Path) -> Iterator[tuple[str, object]]:
         yield from rows
         return
     for name, row in _pairs_of(path):  # an id that occurs twice would be lost in a dictionary
-        yield f"key {name}", {ID: name, **row} if isinstance(row, dict) else ValueError("not an object")
+        if not isinstance(row, dict):
+            yield f"key {name}", ValueError("not an object")
+        elif row.get(ID, name) != name:
+            yield f"key {name}", ValueError(f"its {ID} is {row[ID]!r}")
+        else:
+            yield f"key {name}", {ID: name, **row}
 
 
 def _pairs_of(path: Path) -> list[tuple[str, Json]]:

@@ -90,6 +90,7 @@ ODD: list[tuple[Any, str]] = [
     (prediction(None, "none__1"), "none__1 (line 1): its patch is empty"),
     ({"instance_id": "bare__1"}, "bare__1 (line 1): no model_patch"),
     ({"model_patch": "x"}, "line 1: no instance_id"),
+    (prediction("x", " "), "line 1: instance_id is empty"),
     (prediction("x", 7), "line 1: instance_id is not text"),  # type: ignore[arg-type]  # as a file may have it
     (prediction(["x"], "odd__1"), "odd__1 (line 1): model_patch is not text"),
     (prediction("x", "django__django-1"), "django__django-1, attempt 0: toy has no task of this id"),
@@ -131,6 +132,12 @@ def test_ids_that_occur_twice_are_refused_in_both_shapes(cli: Any, gold: str, tm
     result = certify(cli, tmp_path / "preds.json")
     assert result.out.count("its id occurs 2 times in the file: keep one") == 2
     assert (result.status, result.out.splitlines()[-1]) == (1, "2 refused")
+
+
+def test_a_key_that_is_not_the_id_of_its_prediction_is_refused(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "preds.json").write_text(json.dumps({TASK: prediction(""), "other": prediction("x"), "none": None}))
+    result = certify(cli, tmp_path / "preds.json")
+    assert f"refused  key other: its instance_id is '{TASK}'\nrefused  key none: not an object\n" in result.out
 
 
 def test_a_file_that_is_not_text_names_its_line(cli: Any, gold: str, tmp_path: Path) -> None:
@@ -322,6 +329,32 @@ def test_a_tampered_certificate_is_found(cli: Any, certificate: Path, resealed: 
     assert lines[0] == f"differs  {TASK}, attempt 0"
     assert [field for field in fields if not any(line.startswith(f"         {field}") for line in lines)] == []
     assert any("changed after it was written" in line for line in lines) != resealed
+
+
+def test_the_patch_of_another_certificate_is_found_by_the_judge(cli: Any, certificate: Path) -> None:
+    """Whoever swaps the patch, and computes both digests again, has what the judge found about other work."""
+    swapped = LOOSE.format("x", "nothing")
+    forged = {"patch": swapped, "patch_sha256": Claim(TASK, swapped).sha256}
+    Certificate.read(certificate).model_copy(update=forged).sealed().write(certificate.parent)
+    result = cli("certify", certificate, "--check")
+    assert result.status == 1
+    assert "outcome: proven, here refuted" in result.out
+
+
+def test_the_versions_of_another_machine_refute_nothing(certificate: Path) -> None:
+    true = Certificate.read(certificate)
+    versions = true.versions.model_copy(update={"swe_gym": "99.0"})
+    found = true.model_copy(update={"versions": versions}).sealed().deviations(true)
+    assert [(one.field, one.refutes) for one in found] == [("versions.swe_gym", False)]
+
+
+@pytest.mark.parametrize("line", ['"outcome": "refuted",', '"record": {"status": "valid", "status": "invalid"},'])
+def test_a_field_that_occurs_twice_is_refused(cli: Any, certificate: Path, line: str) -> None:
+    """One program reads the first, another the last, and a digest holds one of them."""
+    certificate.write_text(certificate.read_text().replace("{", "{" + line, 1))
+    result = cli("certify", certificate, "--check")
+    assert (result.status, result.out) == (2, "")
+    assert "is not a certificate of version 1: " in result.err
 
 
 def test_what_the_file_claims_is_held_by_the_digest_alone(cli: Any, certificate: Path) -> None:
