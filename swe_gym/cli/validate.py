@@ -125,8 +125,8 @@ def _lines(result: TaskRecord, recorded: bool) -> Text:
         line.append(f"\n         {_counter_tests(result)}", style="dim")
     if result.unforkable:
         line.append(
-            f"\n         {len(result.unforkable)} tests fail in forks of the test process; a second run proves them: "
-            "pass this record to environments (record=FILE)"
+            f"\n         {len(result.unforkable)} tests cannot be played in forks of the test process; further runs "
+            "prove them: pass this record to environments (record=FILE)"
         )
     for test, how in list(result.wrong.items())[:MOST_NAMES]:
         line.append(f"\n         {test}: {how}")

@@ -19,6 +19,8 @@ from ...types import Oracle
 from ..diff import touched_files
 from ..ids import ParsedId, parse_id
 from ..patch import parents
+from ..plan import START_TEXT
+from ..protect import hidden_files
 from .source import Function, Source, name_of, parse, remembered
 
 MENTIONED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
@@ -46,12 +48,18 @@ class Finder:
         oracle: Names the files of the hidden tests.
         sandbox: Holds the hidden tests and the work. No code of the work runs in it.
         work: Paths that the work changes. They are not searched: work could plant another test of the same name.
+
+    Attributes:
+        hidden: Files of the hidden tests, in all languages.
     """
 
     def __init__(self, oracle: Oracle, sandbox: Sandbox, work: Collection[str] = ()) -> None:
         mentioned = MENTIONED.findall(f"{oracle.eval_script} {oracle.test_cmd}")
         named = [*touched_files(oracle.test_patch), *oracle.test_files, *mentioned]
         self._near = [path for path in dict.fromkeys(map(posixpath.normpath, named)) if path.endswith(".py")]
+        brought = oracle.test_paths if START_TEXT in oracle.eval_script else ()  # by its preparation
+        hidden = (*hidden_files(oracle), *(re.sub(r"\[([*?[])\]", r"\1", path) for path in brought))
+        self.hidden = sorted({path for path in hidden if posixpath.splitext(path)[1]})
         self._sandbox = sandbox
         self._work = frozenset(work)
         self._sources: dict[str, Source | None] = {}
@@ -62,12 +70,16 @@ class Finder:
     def source(self, path: str) -> Source | None:
         """Parse a file of the workspace. Return None if it is missing or not Python."""
         if path not in self._sources:
-            try:
-                trusted = self._work.isdisjoint((path, *parents(path)))
-                self._sources[path] = parse(self._sandbox.read_file(path)) if trusted else None
-            except FileError:
-                self._sources[path] = None
+            data = self.read(path)
+            self._sources[path] = None if data is None else parse(data)
         return self._sources[path]
+
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a file of the workspace. Return None if it is missing, or the work changes it."""
+        try:
+            return self._sandbox.read_file(path) if self._work.isdisjoint((path, *parents(path))) else None
+        except FileError:
+            return None
 
     def place(self, test: str) -> FunctionPlace | None:
         """Find a test's function. Return None if the id is ambiguous or the function is not there."""

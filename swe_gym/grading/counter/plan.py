@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -14,6 +15,7 @@ from typing import Literal, get_args
 from ...errors import UsageError, unknown_name
 from ...tasks import TaskRecord
 from .finding import Finder, FunctionPlace
+from .grammars import LANGUAGES, NO_PARSER, ForeignTests, WrittenTest, read_test_file
 from .results import Returned
 from .source import Source, TextEdit, name_of
 from .texts import Drawn, Text, draw_texts, neutral_edit
@@ -35,6 +37,7 @@ FEWEST_TEXTS = 3
 """Texts of a function that shares the forks with many, or that must keep passing: honest work passes it anyway."""
 
 NOT_FOUND, NO_CHANGE = "its source was not found", "nothing in it can be changed"
+NO_LANGUAGE = "counter-tests read tests in Python, JavaScript, TypeScript and Go, not in {} files"
 
 
 @dataclass(frozen=True)
@@ -154,12 +157,14 @@ class CounterPlan:
     Attributes:
         groups: Test functions with counter-tests.
         uncovered: Tests that must start passing and have no counter-test -> why.
-        sources: Path of each file that holds one -> its source.
+        sources: Path of each Python file that holds one -> its source.
+        foreign: Path of each file in another language that holds one -> its tests. No fork plays them.
     """
 
     groups: tuple[CounterGroup, ...] = ()
     uncovered: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)
+    foreign: Mapping[str, ForeignTests] = field(default_factory=dict)
 
     def files(self, texts: Mapping[int, CounterText]) -> dict[str, bytes]:
         """Return all files of the plan: path -> content.
@@ -169,12 +174,13 @@ class CounterPlan:
         Args:
             texts: Number of a group -> its text. Other groups have the original.
         """
-        edits: dict[str, list[TextEdit]] = {path: [] for path in self.sources}
+        files: dict[str, Source | ForeignTests] = {**self.sources, **self.foreign}
+        edits: dict[str, list[TextEdit]] = {path: [] for path in files}
         for number, group in enumerate(self.groups):
             row = texts.get(number, group.original)
             for place, made in zip(group.places, row.edits, strict=True):
                 edits[place.path] += made
-        return {path: source.apply_edits(edits[path]) for path, source in self.sources.items()}
+        return {path: file.apply_edits(edits[path]) for path, file in files.items()}
 
     def snippets(self, number: int, rows: Sequence[CounterText]) -> tuple[tuple[str, ...], ...]:
         """Return, for each text, the source of each function of a group, enough to compile the function alone."""
@@ -194,7 +200,8 @@ class CounterPlan:
 
     def is_nested(self, number: int) -> bool:
         """Whether a function of a group exists only while another one runs."""
-        return any(place.names in self.sources[place.path].nested for place in self.groups[number].places)
+        places = self.groups[number].places
+        return any(place.path in self.sources and place.names in self.sources[place.path].nested for place in places)
 
     def unforked(self, numbers: Collection[int]) -> CounterPlan:
         """Return the plan in which no twins play these groups."""
@@ -248,7 +255,79 @@ def plan_counters(
             tests = {test for place in places for test in by_place[place]}
             uncovered |= dict.fromkeys(tests.intersection(starting), NO_CHANGE)
     paths = {place.path for group in groups for place in group.places}
-    return CounterPlan(tuple(groups), uncovered, {path: sources[path] for path in sorted(paths)})
+    plan = CounterPlan(tuple(groups), uncovered, {path: sources[path] for path in sorted(paths)})
+    lost = sorted(test for test, why in uncovered.items() if why == NOT_FOUND)
+    return _plan_foreign(plan, finder, lost, rng, options) if lost else plan
+
+
+def _plan_foreign(
+    plan: CounterPlan, finder: Finder, tests: Sequence[str], rng: Random, options: CounterOptions
+) -> CounterPlan:
+    """Add the counter-tests of tests that are not in Python files."""
+    suffixes = {posixpath.splitext(path)[1] for path in finder.hidden}
+    if not suffixes & LANGUAGES.keys():
+        others = ", ".join(sorted(suffixes - {".py", ""}))
+        said = dict.fromkeys(tests, NO_LANGUAGE.format(others)) if others and ".py" not in suffixes else {}
+        return replace(plan, uncovered={**plan.uncovered, **said})
+    try:
+        files = {path: found for path in finder.hidden if (found := _read_foreign(finder, path))}
+    except ImportError:
+        return replace(plan, uncovered={**plan.uncovered, **dict.fromkeys(tests, NO_PARSER)})
+    uncovered = dict(plan.uncovered)
+    by_test: dict[tuple[str, WrittenTest], list[str]] = defaultdict(list)
+    for test in tests:
+        scores = {path: file.find(test) for path, file in files.items()}
+        path = max(scores, key=lambda path: scores[path][0], default="")
+        written = scores[path][1] if path else None
+        if written is not None:
+            by_test[path, written].append(test)
+    groups = []
+    for (path, written), ids in by_test.items():
+        group = _draw_foreign(files[path], FunctionPlace(path, written.names), written, ids, rng, options)
+        covered = group.tests if group else ()
+        groups += [group] if group else []
+        uncovered |= dict.fromkeys(set(ids).difference(covered), NO_CHANGE)
+        uncovered = {test: why for test, why in uncovered.items() if test not in covered}
+    used = {place.path for group in groups for place in group.places}
+    foreign = {path: files[path] for path in sorted(used)}
+    return replace(plan, groups=(*plan.groups, *groups), uncovered=uncovered, foreign=foreign)
+
+
+def _read_foreign(finder: Finder, path: str) -> ForeignTests | None:
+    data = finder.read(path) if posixpath.splitext(path)[1] in LANGUAGES else None
+    return None if data is None else read_test_file(path, data)
+
+
+def _draw_foreign(
+    file: ForeignTests,
+    place: FunctionPlace,
+    written: WrittenTest,
+    ids: Sequence[str],
+    rng: Random,
+    options: CounterOptions,
+) -> CounterGroup | None:
+    """Draw the texts of a test in another language. Return None if it has no change."""
+    unfit = {kind for test in ids for kind in options.unfit.get(test, ())}
+    word = rng.choice(file.words or ("x",))
+    extra = [TextEdit(written.start, written.start, f" /* {word} */")] if written.start >= 0 else []
+    rows, natural, covered = [], True, set(ids)
+    for _ in range(FEWEST_TEXTS):
+        edits, kinds, failing = file.draw(written, ids, unfit, rng)
+        text = (tuple([*extra, *edits]),)
+        rows.append(CounterText(text, tuple(sorted(kinds)), own=text))
+        natural, covered = natural and kinds == {"literal"}, covered & failing
+    if not covered:
+        return None
+    original = CounterText((tuple(extra),))
+    return CounterGroup(
+        places=(place,),
+        tests=tuple(sorted(covered)),
+        rows=tuple(rows),
+        original=original,
+        cover=original,
+        effective=2 if natural else 1,
+        forks=False,
+    )
 
 
 def _draw_kept(
