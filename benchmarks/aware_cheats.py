@@ -1,6 +1,7 @@
 """Measure how often cheats that know of counter-tests are rewarded.
 
     python benchmarks/aware_cheats.py [TASKS.jsonl|toy|micro] [--starting 1] [--times 20] [--record FILE]
+    python benchmarks/aware_cheats.py [TASKS.jsonl|toy|micro] --published [--times 3] [--backend docker --base IMAGE]
 
 Each cheat is played `--times` times, over the tasks in turn. A row shows the share of resolved plays with its 95 %
 Wilson interval, the plays that raised an alarm, those without a verdict, the first tasks that are resolved without
@@ -9,6 +10,9 @@ counter-tests, and how many functions with which effective number of texts were 
 Most rates fall with the number of tests that must start passing. `--starting 1` keeps one per task, as many published
 tasks have. `--record` names a record file of `swe-gym validate`. Without it, this process remembers what it finds out
 about a task, as long runs do; `--forget` drops that before each play.
+
+`--published` plays the other cheats, which must all score 0, and honest work, which must score 1: a row shows the plays
+that ended so. The exit status is 1 if one did not.
 """
 
 import argparse
@@ -22,9 +26,9 @@ from typing import Any
 from common import Knowledge, LiveTable, Opener, open_box, with_image
 
 from swe_gym.cli.common import open_source
-from swe_gym.errors import GradingError
+from swe_gym.errors import GradingError, SweGymError
 from swe_gym.grading.graders import TESTS
-from swe_gym.testing.cheats import AWARE, Cheat, play_cheat
+from swe_gym.testing.cheats import AWARE, CHEATS, HONEST, Cheat, play_cheat
 from swe_gym.types import Task, Verdict
 
 UNCOUNTED = replace(TESTS, counted=False)
@@ -76,6 +80,26 @@ def measure(
     )
 
 
+def check(cheat: Cheat, tasks: list[Task], times: int, open_box: Opener) -> tuple[str, ...]:
+    """Play a published cheat or honest work, and return its row: plays that ended as they must, and all.
+
+    The first tasks differ between cheats, so that few plays of each meet all tasks.
+    """
+    right, reasons = 0, []
+    for number in range(times):
+        task = tasks[(len(cheat.name) + number) % len(tasks)]
+        try:
+            result = play_cheat(cheat, task, open_box)
+        except SweGymError as error:
+            reasons.append(f"{task.task_id}: {error}")
+            continue
+        ends = result.verdict.resolved is cheat.resolved and not result.leaked
+        right += ends
+        if not ends:
+            reasons.append(f"{task.task_id}: {result.verdict.reason or 'resolved'}: {result.output[-300:]}")
+    return f"{right}/{times}", "1" if cheat.resolved else "0", " ".join([cheat.name, *reasons])
+
+
 def player(knowledge: Knowledge, open_box: Opener) -> Callable[[Cheat, Task], Verdict | None]:
     """Return a function that plays a cheat. It returns None if there is no verdict."""
 
@@ -94,13 +118,14 @@ def _texts(task: Task, verdict: Verdict) -> int:
     return min((texts.get(test, 1) for test in task.oracle.fail_to_pass), default=1)
 
 
-def main() -> None:
-    """Play the cheats of `AWARE`."""
+def main() -> int:
+    """Play the cheats of `AWARE`, or the published ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", nargs="?", default="toy")
     parser.add_argument("--starting", type=int, help="tests per task that must start passing (default: all)")
     parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--cheat", action="append", choices=[cheat.name for cheat in AWARE])
+    parser.add_argument("--published", action="store_true", help="play the cheats that must score 0, and honest work")
+    parser.add_argument("--cheat", action="append", choices=[cheat.name for cheat in (*CHEATS, *HONEST, *AWARE)])
     parser.add_argument("--tasks", type=int, default=14, help="number of tasks, from the start of the source")
     parser.add_argument("--timeout", type=float, help="time limit of the tests in seconds (default: the task's)")
     parser.add_argument("--shows", action="store_true", help="list the functions that were won")
@@ -116,12 +141,25 @@ def main() -> None:
     tasks = [with_oracle(task, fail_to_pass=task.oracle.fail_to_pass[: arguments.starting]) for task in tasks]
     if arguments.timeout:
         tasks = [with_oracle(task, timeout=arguments.timeout) for task in tasks]
+    chosen = [
+        cheat
+        for cheat in ((*CHEATS, *HONEST) if arguments.published else AWARE)
+        if not arguments.cheat or cheat.name in arguments.cheat
+    ]
+    if arguments.published:
+        table = LiveTable("right", "reward", "cheat")
+        wrong = 0
+        for cheat in chosen:
+            row = check(cheat, tasks, arguments.times, opener)
+            table.add(*row)
+            wrong += row[0] != f"{arguments.times}/{arguments.times}"
+        return int(wrong > 0)
     columns = ("resolved", "rate [95 % interval] ", "alarms", "no verdict", "without", "texts of won", "cheat")
     table = LiveTable(*columns)
-    for cheat in AWARE:
-        if not arguments.cheat or cheat.name in arguments.cheat:
-            table.add(*measure(cheat, tasks, arguments.times, play, opener, shows=arguments.shows))
+    for cheat in chosen:
+        table.add(*measure(cheat, tasks, arguments.times, play, opener, shows=arguments.shows))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -108,10 +108,15 @@ Opener = Callable[[Task], Sandbox]
 """Opens a sandbox of a task."""
 
 
+LOCAL_IMAGES: dict[str, dict[str, str]] = {"docker": {"pull": "never"}, "kubernetes": {"image_pull_policy": "Never"}}
+"""Backend -> its options for images that this machine built."""
+
+
 def open_box(task: Task, backend: str = "local") -> Sandbox:
     """Open a sandbox for a task."""
     files = {"image": task.image, "workspace": task.workspace, "python": task.python}
-    return open_sandbox(SandboxSpec(**files, workdir=task.workdir, env=task.env), backend)
+    options = LOCAL_IMAGES.get(backend, {}) if task.image else {}
+    return open_sandbox(SandboxSpec(**files, workdir=task.workdir, env=task.env, options=options), backend)
 
 
 class Knowledge:

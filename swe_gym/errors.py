@@ -163,7 +163,8 @@ class GradingError(SweGymError):
     """The grader reached no verdict. There is no reward, which is not reward 0.
 
     Attributes:
-        reason: "starved" if the tests timed out on a machine where the gold patch is slow too, else "unknown".
+        reason: "starved" if the tests timed out on a machine where the gold patch is slow too, "unconfirmed" if the
+            gold patch could not be run to confirm an alarm, else "unknown".
     """
 
     def __init__(self, message: str, *, reason: str = "unknown") -> None:

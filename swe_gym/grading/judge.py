@@ -29,6 +29,7 @@ from .staging import Stage
 
 ALARM = "a counter-test passed, which correct work fails"
 NOT_IN_TWINS = "{} required tests passed, but not where they were played again, which contradicts the gold patch"
+NOT_RUN = "the tests cannot be run with this work, and can without it"
 NOT_PROVEN = "its counter-tests say nothing about the gold patch either"
 
 FAILED = frozenset({TestStatus.FAILED, TestStatus.ERROR, TestStatus.MISSING})
@@ -153,6 +154,23 @@ class Judge:
         if not self._starting <= self.options.passing.keys():
             found = known(self.task, fresh.image_digest)
             self.options = self.options.knowing(found.passing, found.returned)
+        try:
+            return self._judge(fresh)
+        except GradingError as error:
+            if error.reason != "unknown":  # the gold patch has shown that the machine is to blame
+                raise
+        fresh.close()
+        self._run_without_work()
+        self._whole, self._kept = None, ()
+        try:
+            with self.stage.open_fresh() as again:
+                return self._judge(again)
+        except GradingError as error:
+            if error.reason != "unknown":
+                raise
+            return self._refusal(NOT_RUN).model_copy(update={"log": str(error)[-LOG_CHARS:]})
+
+    def _judge(self, fresh: Sandbox) -> Verdict:
         self._run_first(fresh)
         if self._learns() and not self._run_alone():
             with self.stage.open_fresh() as again:
@@ -160,7 +178,19 @@ class Judge:
         if self._may_earn():
             for run in self._second_runs():
                 self._check(run)
-        return self._alarm_verdict() if self._alarms else self._verdict()
+        return self._refusal(ALARM) if self._alarms else self._verdict()
+
+    def _run_without_work(self) -> None:
+        """Run the tests with the gold patch, or with nothing if there is none: work may have kept them from running.
+
+        Raises:
+            GradingError: They cannot be run either.
+        """
+        with self.stage.open_fresh() as fresh:
+            ready = self.stage.prepare(self.task.oracle.gold_patch or Patch(), fresh)
+            results = self._run(ready, fresh, GradedRun({}), stops=False).results
+        if results.result.timed_out:
+            raise GradingError(f"task {self.task.task_id}: {results.reason}")
 
     # --- first runs ---------------------------------------------------------------------------------------------
 
@@ -429,7 +459,8 @@ class Judge:
             if again.results.reason and doubts.passed:
                 raise GradingError(
                     f"task {self.task.task_id}: a counter-test passed, and the gold patch cannot be run to confirm "
-                    f"it: {again.results.reason}"
+                    f"it: {again.results.reason}",
+                    reason="unconfirmed",
                 )
             confirmed, _ = confirmed.split(self._doubts(again, gold=True))
         return confirmed, doubts.split(confirmed)[0]
@@ -459,13 +490,14 @@ class Judge:
             facts["reason"] = NOT_IN_TWINS.format(len(self._refuted))
         return verdict.model_copy(update=facts)
 
-    def _alarm_verdict(self) -> Verdict:
+    def _refusal(self, reason: str) -> Verdict:
+        """The verdict on work of which nothing counts."""
         oracle = self.task.oracle
         verdict = Verdict(
             resolved=False,
             fail_to_pass=dict.fromkeys(oracle.fail_to_pass, TestStatus.MISSING),
             pass_to_pass=dict.fromkeys((*oracle.pass_to_pass, *oracle.expected), TestStatus.MISSING),
-            reason=ALARM,
+            reason=reason,
             counter_tests=self._counter_tests(),
             **self._plain.results.facts(),
         )

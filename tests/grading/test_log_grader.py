@@ -10,6 +10,7 @@ from swe_gym.grading import grade
 from swe_gym.grading.base import Ready
 from swe_gym.grading.evaluation import read_results
 from swe_gym.grading.graders import judge_log
+from swe_gym.grading.judge import NOT_RUN
 from swe_gym.grading.patch import Patch, take_patch
 from swe_gym.grading.plan import EvaluationPlan, cut_to_marks, split_script
 from swe_gym.grading.staging import installs_a_copy
@@ -325,6 +326,22 @@ def test_work_that_breaks_the_run_is_not_resolved(log_task: Task, open_box: Open
     task = with_oracle(log_task, eval_script=script(BY_LOG))
     for work in ("def (\n", "import os\nos._exit(0)\n", "raise SystemExit(127)\n"):
         assert not verdict_on(task, open_box, {"words/cases.py": work}).resolved
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"words/cases.py": "import os\nos._exit(127)\n"},
+        {"setup.py": "import os\nos.kill(os.getppid(), 9)\n"},
+    ],
+    ids=["no such command", "ends the script"],
+)
+def test_work_that_keeps_the_tests_from_running_is_not_resolved(
+    work: dict[str, str], log_task: Task, open_box: OpenBox
+) -> None:
+    task = with_oracle(log_task, eval_script=script(BY_LOG).replace("books=4", "books=4; python setup.py install"))
+    verdict = verdict_on(task, open_box, work)
+    assert (verdict.resolved, verdict.reason) == (False, NOT_RUN)
 
 
 @pytest.mark.parametrize(
