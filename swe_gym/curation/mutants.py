@@ -16,16 +16,16 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from packaging.utils import canonicalize_name
 
 from ..envs import SandboxGroup
 from ..errors import FileError, SandboxLost, TaskError, UsageError, quantify
 from ..files import append_lines
-from ..grading import STEADY_ENV, file_diff, parse_command, parse_id, read_state, split_diff
+from ..grading import STEADY_ENV, file_diff, parse_command, parse_id, read_state
 from ..grading.counter import Source, TextEdit
 from ..guests import bundle
 from ..rollout import NODE_RETRIES, DriverLink, EpisodePool, OutcomeJob
@@ -34,6 +34,7 @@ from ..sandboxes import Sandbox
 from ..sandboxes.contents import prepare_workspace
 from ..tasks import TaskRecord, digest, read_records
 from ..types import GitWorkspace, JsonObject, Oracle, PythonEnv, Task, TestCommand, TestStatus
+from .audit_variants import split_sections
 from .mutation import Function, Mutation, draw_mutations, find_mutations, mutate
 from .new_task import (
     BUILD_TIMEOUT,
@@ -51,7 +52,7 @@ from .new_task import (
     run_tests,
 )
 from .releases import OUTSIDE, TestLayout, find_source_root, find_tests, list_files
-from .validation import CheckSettings, TaskCheck
+from .validation import CheckSettings, MeteredGroup, TaskCheck, add_seconds
 
 LEVELS = ("easy", "medium", "hard")
 """Difficulties. An easy issue names the function and quotes its documentation, a medium one shows code that goes wrong,
@@ -75,6 +76,9 @@ TIMES_SLOWER, MORE_SECONDS = 4.0, 5.0
 TIMES_LATER, LEAST_CLOCK = 10.0, 30.0
 """Time limit by the clock, for tests that wait for ever: this multiple of what they take without a bug, or seconds. A
 busy machine lets them wait, and what a bug shows must not depend on it."""
+
+TIMES_TRACED = 2.0
+"""Time limit of the run that notes lines, as a multiple of the task's."""
 
 ERRORS = {
     "many": "too many tests fail",
@@ -111,7 +115,7 @@ class Project(NamedTuple):
         files: Product code: path -> content.
         passing: Tests that pass in all runs.
         forkable: Those that pass in a fork of the test process too.
-        calls: File -> line where a function begins -> the forkable tests that call it. Empty: not known.
+        lines: File -> line -> the forkable tests that run it or, where a function begins, call it. Empty: not known.
         seconds: CPU time limit of the tests with a bug.
         clock: Time limit by the clock of the tests with a bug.
         mentioned: Names that the test files read.
@@ -125,23 +129,37 @@ class Project(NamedTuple):
     files: Mapping[str, bytes]
     passing: tuple[str, ...]
     forkable: tuple[str, ...]
-    calls: Mapping[str, Mapping[int, Collection[str]]]
+    lines: Mapping[str, Mapping[int, Collection[str]]]
     seconds: float
     clock: float
     mentioned: Collection[str] = ()
 
-    def tests_of(self, path: str, function: Function) -> Collection[str]:
-        """Return the tests that call a function of a file."""
-        if not self.calls:
+    def is_tested(self, path: str, function: Function) -> bool:
+        """Whether a test calls a function of a file."""
+        return not self.lines or bool(self._tests_at(path, _first_lines(function)))
+
+    def tests_of(self, mutation: Mutation) -> Collection[str]:
+        """Return the tests that may find a bug: they run a statement that it changes, or call its function."""
+        if not self.lines:
             return self.forkable
-        first = min(node.lineno for node in (function, *function.decorator_list))
-        lines = self.calls.get(path, {})
-        return {*lines.get(first, ()), *lines.get(function.lineno, ())}
+        if mutation.lines:
+            return self._tests_at(mutation.path, mutation.lines)
+        function = Source(self.files[mutation.path]).function(mutation.names)
+        return self._tests_at(mutation.path, _first_lines(function))
+
+    def _tests_at(self, path: str, lines: Iterable[int]) -> Collection[str]:
+        known = self.lines.get(path, {})
+        return set[str]().union(*(known.get(line, ()) for line in lines))
 
     @property
     def most(self) -> int:
         """Number of tests that a bug may break."""
         return max(1, int(MOST_BROKEN * len(self.passing)))
+
+
+def _first_lines(function: Function) -> tuple[int, int]:
+    """Return the lines where a function may begin: that of its first decorator, and its own."""
+    return min(node.lineno for node in (function, *function.decorator_list)), function.lineno
 
 
 # --- the project --------------------------------------------------------------------------------------------------
@@ -222,7 +240,7 @@ def _draft(name: str, version: str, tree: Path, layout: TestLayout, tests: str, 
 
 
 def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task, options: BuildOptions) -> Project:
-    """Run the tests of a project without a bug: which pass always, how long it takes, and what each calls."""
+    """Run the tests of a project without a bug: which pass always, how long it takes, and what each runs."""
     if parse_command(base.eval_cmd) is None:
         raise TaskError(f"the command {base.eval_cmd!r} must call `python -m pytest` or `python -m unittest` once")
     files = {
@@ -245,7 +263,7 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
                 f"no test of {name} {version} passes in each of {options.runs} runs, of {len(runs[0])} tests. "
                 "The package itself is not installed: code that looks up its own version fails"
             )
-        options.progress("looking for the functions that each test calls")
+        options.progress("looking for the lines that each test runs")
         path = min(files)
         whole = Trial(path, files[path].decode("latin-1"), tuple(passing))
         limit = base.oracle.timeout
@@ -253,24 +271,25 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
         if found.error:
             raise TaskError(f"the tests of {name} {version} do not run in a fork of the test process: {found.error}")
         forkable = tuple(test for test in passing if test not in found.failing)
-        calls = _find_calls(group, forkable)
+        lines = _find_lines(group, forkable)
     limit = min(base.oracle.timeout, 20.0 * 2 ** max(0, math.ceil(math.log2(seconds / 2))))  # a bug may never end
     oracle = base.oracle.model_copy(update={"timeout": limit})
     base = base.model_copy(update={"oracle": oracle})
     limits = TIMES_SLOWER * found.seconds + MORE_SECONDS, max(TIMES_LATER * found.clock, LEAST_CLOCK)
     mentioned = _find_mentioned(tree, layout)
-    return Project(name, version, tree, layout, base, files, tuple(passing), forkable, calls, *limits, mentioned)
+    return Project(name, version, tree, layout, base, files, tuple(passing), forkable, lines, *limits, mentioned)
 
 
-def _find_calls(group: SandboxGroup, tests: Collection[str]) -> dict[str, dict[int, set[str]]]:
-    """Return which of some tests call which function: file -> line where it begins -> tests. Empty if none does."""
+def _find_lines(group: SandboxGroup, tests: Collection[str]) -> dict[str, dict[int, Collection[str]]]:
+    """Return which of some tests run which line: file -> line -> tests. Empty if none does, or if it takes too long."""
     with group.fresh() as sandbox:
-        found = _observe(sandbox, group.task.eval_cmd, {}, group.task.oracle.timeout)
-    names = found[0]["tests"] if found else []
-    known = {number: test for number, test in enumerate(names) if test in tests}
+        found = _observe(sandbox, group.task.eval_cmd, {}, TIMES_TRACED * group.task.oracle.timeout)
+    if not found or not {*found[0]["tests"]} & {*tests}:
+        return {}
+    names = [test if test in tests else "" for test in found[0]["tests"]]
+    sets = [frozenset(names[one] for one in numbers) - {""} for numbers in found[0]["sets"]]
     return {
-        path: {int(line): {known[one] for one in numbers if one in known} for line, numbers in lines.items()}
-        for path, lines in (found[0]["calls"].items() if known else ())
+        path: {int(line): sets[number] for line, number in lines.items()} for path, lines in found[0]["lines"].items()
     }
 
 
@@ -373,7 +392,7 @@ def make_bug(project: Project, mutation: Mutation) -> Bug:
     oracle = project.base.oracle.model_copy(update={"start_patch": put, "gold_patch": take})
     task_id = f"mutant__{project.name}-{project.version}-{number}"
     fields = {"task_id": task_id, "difficulty": LEVELS[int(number, 16) % len(LEVELS)], "oracle": oracle}
-    tests = project.tests_of(mutation.path, Source(before).function(mutation.names))
+    tests = project.tests_of(mutation)
     trial = Trial(mutation.path, after.decode("latin-1"), tuple(test for test in project.passing if test in tests))
     return Bug(mutation, project.base.model_copy(update=fields), trial)
 
@@ -424,17 +443,19 @@ class _TrialWork(NamedTuple):
 
 
 class _Trials(OutcomeJob[int | str, Sequence[TrialResult]]):
-    """The trials of some bugs."""
+    """The trials of some bugs. Their CPU times hold equal parts of what else the sandboxes took."""
 
     def __init__(self, work: _TrialWork, key: int | str, number: int) -> None:
         super().__init__(key, number)
         self._work = work
-        self._open = self._group = SandboxGroup(work.base, work.backend, {})
+        self._open = self._group = MeteredGroup(work.base, work.backend, {})
 
     def run(self) -> None:
         """Run the tests."""
         with self._group as group:
-            self.outcome = run_trials(group, self._work.order)
+            found = run_trials(group, self._work.order)
+        rest = (self._group.used or 0.0) - sum(one.seconds for one in found)
+        self.outcome = [one._replace(seconds=one.seconds + max(0.0, rest) / len(found)) for one in found]
 
     def work(self) -> _TrialWork:
         """Return the trials as data."""
@@ -623,7 +644,7 @@ def make_mutants(
     known: Iterable[Task] = (),
     build: BuildOptions = DEFAULTS,
 ) -> Iterator[Task]:
-    """Yield validated tasks of a project, those known first. No two have the same file and the same failing tests.
+    """Yield validated tasks of a project, those known first. No two have the same function and the same failing tests.
 
     Args:
         name: Package on the index or, with `tests`, a git repository on this machine.
@@ -702,6 +723,7 @@ class _Line:
         self._tasks: dict[str, Task] = {}
         self._waiting: dict[str, bool | None] = {}  # id of a task that has not come out -> whether it is valid
         self._checks: deque[str] = deque()
+        self._seconds: dict[str, float] = {}  # id of a task -> CPU time of its trial
         self._running = self._made = 0
         self._settings = CheckSettings(_Drafts(self._tasks), build.backend, {}, options.times, options.date, "few")
 
@@ -776,11 +798,12 @@ class _Line:
             batch = self._batches[self._judged]
             found = {bug.task.task_id: one for bug, one in zip(batch.new, self._results[self._judged], strict=True)}
             self._judged += 1
+            self._seconds |= {task_id: one.seconds for task_id, one in found.items()}
             for bug in batch.bugs:
                 task_id = bug.task.task_id
                 task = self._old.get(task_id) or (self._make(bug, found[task_id]) if task_id in found else None)
                 if task is not None:
-                    self._places.add((bug.mutation.path, task.oracle.fail_to_pass))
+                    self._places.add((bug.mutation.path, bug.mutation.names, task.oracle.fail_to_pass))
                     self._tasks[task_id] = task
                     self._begin(task_id)
 
@@ -789,8 +812,8 @@ class _Line:
         try:
             if found.error or not found.failing:
                 raise TaskError(found.error or "no test finds the bug")
-            if (bug.mutation.path, found.failing) in self._places:
-                raise TaskError("the same tests find another bug of the same file")
+            if (bug.mutation.path, bug.mutation.names, found.failing) in self._places:
+                raise TaskError("the same tests find another bug of the same function")
             return make_task(self._project, bug, found)
         except TaskError as error:
             self._record(self._record_of(bug.task, str(error)))
@@ -822,9 +845,12 @@ class _Line:
             **self._settings.facts,
             digest=digest(task),
             date=self._options.date,
+            cpu_seconds=0.0,
         )
 
     def _record(self, record: TaskRecord) -> None:
+        used = add_seconds(record.cpu_seconds, self._seconds.get(record.task_id, 0.0))
+        record = record.model_copy(update={"cpu_seconds": used})
         if self._options.record:
             append_lines(self._options.record, json.dumps(record.model_dump(mode="json")))
 
@@ -839,19 +865,30 @@ def why_unfit(record: TaskRecord) -> str:
     return next((f"{test} is hidden and passes with the bug" for test in record.wrong), "")
 
 
-def find_places(project: Project, task: Task) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the file of a task's bug with its hidden tests. Nothing if it is of another project."""
-    if task.metadata == {"project": project.name, "version": project.version}:
-        for paths, _ in split_diff(task.oracle.gold_patch):
-            yield from ((path, task.oracle.fail_to_pass) for path in paths)
+Place: TypeAlias = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""File and function of a bug, and the tests that find it."""
+
+
+def find_places(project: Project, task: Task) -> Iterator[Place]:
+    """Yield the file and function of a task's bug with its hidden tests. Nothing if it is of another project."""
+    if task.metadata != {"project": project.name, "version": project.version}:
+        return
+    for section in split_sections(task.oracle.gold_patch):
+        if (data := project.files.get(section.path)) is not None:
+            lines = section.added_lines()
+            for names, node in Source(data).functions.items():
+                if lines & {*range(node.lineno, (node.end_lineno or 0) + 1)}:
+                    yield section.path, names, task.oracle.fail_to_pass
 
 
 def _draw_bugs(project: Project, seed: int) -> Iterator[Bug]:
-    def is_tested(path: str, function: Function) -> bool:
-        return bool(project.tests_of(path, function))
-
+    """Yield bugs that tests may find, first those that too many cannot find."""
+    some, many = list[Mutation](), list[Mutation]()
+    for mutation in find_mutations(project.files, project.is_tested):
+        if tests := project.tests_of(mutation):
+            (some if len(tests) <= project.most else many).append(mutation)
     seen: set[str] = set()
-    for mutation in draw_mutations(find_mutations(project.files, is_tested), seed):
+    for mutation in chain(draw_mutations(some, seed), draw_mutations(many, seed)):
         try:
             bug = make_bug(project, mutation)
         except ValueError:

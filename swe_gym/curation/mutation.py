@@ -57,12 +57,14 @@ class Mutation(NamedTuple):
         names: Function, within its classes.
         kind: What is changed; see `KINDS`.
         edits: The changes.
+        lines: Lines of the statements that change: one must run to show the bug. Empty: the signature changes.
     """
 
     path: str
     names: tuple[str, ...]
     kind: str
     edits: tuple[TextEdit, ...]
+    lines: frozenset[int] = frozenset()
 
 
 class Site(NamedTuple):
@@ -330,7 +332,27 @@ def _mutations_of(path: str, names: tuple[str, ...], site: Site) -> Iterator[Mut
         for made in make(site):
             edits = (made,) if isinstance(made, TextEdit) else made
             if _changes(site, edits):
-                yield Mutation(path, names, kind, edits)
+                yield Mutation(path, names, kind, edits, frozenset(_changed_lines(site, kind, edits)))
+
+
+def _changed_lines(site: Site, kind: str, edits: Sequence[TextEdit]) -> Iterator[int]:
+    """Yield the lines of the statements that edits change: of a branch that is missing, those within it."""
+    heads = sorted((*_head(site, node), node.lineno) for node in site.nodes if isinstance(node, ast.stmt))
+    changed = [head for head in heads if any(edit.start < head[1] and head[0] < edit.end for edit in edits)]
+    for start, end, first in changed[kind == "missing-branch" :]:
+        yield from range(first, first + site.source.text(start, end).count("\n") + 1)
+
+
+def _head(site: Site, node: ast.stmt) -> tuple[int, int]:
+    """Return the start and end of a statement without the blocks that it holds."""
+    start, end = site.source.span(node)
+    inner: list[ast.stmt] = getattr(node, "body", [])
+    if isinstance(node, ast.Match):
+        inner = node.cases[0].body
+    if not inner:
+        return start, end
+    text = site.source.text(start, site.source.span(inner[0])[0])
+    return start, start + len(text.rstrip().encode())
 
 
 def _changes(site: Site, edits: Sequence[TextEdit]) -> bool:
@@ -382,7 +404,8 @@ def _join(mutation: Mutation, others: Sequence[Mutation], rng: random.Random) ->
     if not apart:
         return mutation
     other = rng.choice(apart)
-    return mutation._replace(kind=f"{mutation.kind}+{other.kind}", edits=(*mutation.edits, *other.edits))
+    kind, lines = f"{mutation.kind}+{other.kind}", mutation.lines | other.lines
+    return mutation._replace(kind=kind, edits=(*mutation.edits, *other.edits), lines=lines)
 
 
 def mutate(data: bytes, mutation: Mutation) -> bytes:

@@ -11,17 +11,19 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
 from ..envs import SandboxGroup
-from ..errors import DiffError, GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
+from ..errors import DiffError, FileError, GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
 from ..files import append_lines
 from ..grading import CounterOptions, DiffReader, grade, hidden_places
 from ..grading.counter import NATURAL, Scope
 from ..grading.in_place import is_last, join_steps, run_solution
 from ..rollout import DriverLink, Executor, OutcomeJob, run_outcomes, without_secrets
 from ..rollout.executors import open_executor
+from ..sandboxes import Sandbox
 from ..tasks import TaskRecord, TaskSource, digest, read_records
 from ..trajectories.comparison import distinct_names, read_results
 from ..trajectories.statistics import wilson
@@ -33,6 +35,9 @@ __all__ = ["TaskRecord", "digest", "read_records", "validate"]
 
 CONDITIONS = ("backend", "sandbox_options")
 """Fields of a record that are arguments of an environment too."""
+
+TICKS = 100
+"""Units of a second in which Linux tells CPU times to programs."""
 
 
 def validate(
@@ -165,6 +170,39 @@ def _count_attempts(
 def _rate(ends: Sequence[bool]) -> JsonObject:
     low, high = (round(end, 4) for end in wilson(sum(ends), len(ends)))
     return {"resolved": sum(ends), "attempts": len(ends), "low": low, "high": high}
+
+
+class MeteredGroup(SandboxGroup):
+    """Sandboxes whose CPU time is counted.
+
+    Attributes:
+        used: CPU time of the dropped sandboxes in seconds; None if one of them did not tell.
+    """
+
+    used: float | None = 0.0
+
+    def drop(self, sandbox: Sandbox) -> Future[None]:
+        """Close a sandbox as `SandboxGroup` does, after reading what its processes used."""
+        used = _read_cpu_seconds(sandbox)
+        self.used = None if used is None or self.used is None else self.used + used
+        return super().drop(sandbox)
+
+
+def _read_cpu_seconds(sandbox: Sandbox) -> float | None:
+    """Return the CPU time of a sandbox; None if it has no processes of its own, or does not answer."""
+    try:
+        if sandbox.capabilities.isolation not in ("namespace", "container", "vm"):
+            return None
+        fields = sandbox.read_file("/proc/1/stat").rpartition(b")")[2].split()
+        return sum(map(int, fields[11:15])) / TICKS
+    except (SandboxError, FileError, ValueError):
+        return None
+
+
+def add_seconds(first: float | None, *others: float | None) -> float | None:
+    """Return the sum of times; None if one is not known."""
+    found = [one for one in (first, *others) if one is not None]
+    return round(sum(found), 3) if len(found) == 1 + len(others) else None
 
 
 def _validate_tasks(
@@ -308,15 +346,18 @@ class TaskCheck(OutcomeJob[str, TaskRecord]):
         facts: JsonObject = {"task_id": self.key, "date": settings.date, **settings.facts}
         try:
             task = settings.source.get(self.key)
-            facts["digest"] = digest(task)
+            facts |= {"digest": digest(task), "bytes": len(task.model_dump_json().encode())}
             if not task.oracle.has_solution:
                 raise TaskError("it has no gold patch or other solution, so nothing shows that it can be solved")
             self._reader = DiffReader(["", task.oracle.gold_patch])
-            with SandboxGroup(task, settings.backend, settings.options) as group:
+            started = time.thread_time()
+            with MeteredGroup(task, settings.backend, settings.options) as group:
                 self._open = group
                 if self.cancelled:
                     group.close()
-                self.outcome = self._runs(group, facts)
+                found = self._runs(group, facts)
+            used = add_seconds(group.used, time.thread_time() - started)
+            self.outcome = found.model_copy(update={"cpu_seconds": used})
         except MissingInterpreter as error:
             self.outcome = TaskRecord(**facts, status="skipped", reason=str(error))
         except TaskError as error:

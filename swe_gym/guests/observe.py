@@ -1,12 +1,13 @@
 """Runs tests with pytest or unittest in the current folder, and writes down what they do, as JSON.
 
-It stands for the runner in a test command, and reads its order from a file beside itself. It finds the functions of the
-folder that each test calls, or tries bugs: each in a fork of this process, which has loaded the runner. Of a bug it
+It stands for the runner in a test command, and reads its order from a file beside itself. It finds the lines of the
+folder that each test runs, or tries bugs: each in a fork of this process, which has loaded the runner. Of a bug it
 finds the tests that fail, and what fails in some: code that shows it without the test, what it gives, and should give.
 """
 
 import ast
 import contextlib
+import dis
 import gc
 import importlib
 import json
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def do(runner: str, order: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
-    """Yield the functions that tests call or, if the order names bugs, what the tests say of each."""
+    """Yield the lines that tests run or, if the order names bugs, what the tests say of each."""
     if "bugs" not in order:
         called = Calls(order["folder"])
         run_tests(runner, called)
@@ -132,11 +133,11 @@ class UnittestNotes(unittest.TestResult):
         """Do nothing: nobody reads it."""
 
 
-# --- calls --------------------------------------------------------------------------------------------------------
+# --- lines --------------------------------------------------------------------------------------------------------
 
 
 class Calls:
-    """The functions of a folder that each test calls, as a plugin of pytest."""
+    """The lines of a folder that each test runs, as a plugin of pytest. The first line of a function means a call."""
 
     wanted = None
 
@@ -145,22 +146,25 @@ class Calls:
         self.passed: Set[str] = set()
         self.tests: List[str] = []
         self.found: Dict[str, Dict[int, List[int]]] = {}
-        self.seen: Dict[int, types.CodeType] = {}  # of the running test; what they hold keeps their numbers
+        self.known: Dict[int, Tuple[types.CodeType, Set[int]]] = {}  # what it holds keeps its number
+        self.left: Dict[int, Set[int]] = {}  # lines of code that the running test has called, but not run yet
 
     def begin(self, test: str) -> None:
         self.tests.append(test)
-        threading.setprofile(self.note)
-        sys.setprofile(self.note)
+        self.left = {}
+        threading.settrace(self.note)
+        sys.settrace(self.note)
 
     def end(self) -> None:
-        sys.setprofile(None)
-        for code in list(self.seen.values()):
+        sys.settrace(None)
+        for number, left in list(self.left.items()):
+            code, lines = self.known[number]
             if code.co_filename.startswith(self.folder):
-                lines = self.found.setdefault(code.co_filename[len(self.folder) :], {})
-                tests = lines.setdefault(code.co_firstlineno, [])
-                if tests[-1:] != [len(self.tests) - 1]:
-                    tests.append(len(self.tests) - 1)
-        self.seen.clear()
+                found = self.found.setdefault(code.co_filename[len(self.folder) :], {})
+                for line in (lines - left) | {code.co_firstlineno}:
+                    tests = found.setdefault(line, [])
+                    if tests[-1:] != [len(self.tests) - 1]:
+                        tests.append(len(self.tests) - 1)
 
     def fail(self, *_: object) -> bool:
         return False
@@ -174,12 +178,31 @@ class Calls:
     def pytest_runtest_logfinish(self) -> None:
         self.end()
 
-    def note(self, frame: types.FrameType, event: str, _: object) -> None:
-        if event == "call":
-            self.seen[id(frame.f_code)] = frame.f_code
+    def note(self, frame: types.FrameType, *_: object) -> Any:
+        """Note a call. Return what notes the lines, if there are any that the test has not run."""
+        number = id(frame.f_code)
+        if number not in self.left:
+            self.left[number] = self.lines_of(frame.f_code)
+        return self.note_line if self.left[number] else None
+
+    def note_line(self, frame: types.FrameType, *_: object) -> Any:
+        self.left.get(id(frame.f_code), set()).discard(frame.f_lineno)
+        return self.note_line
+
+    def lines_of(self, code: types.CodeType) -> Set[int]:
+        if id(code) not in self.known:
+            inside = code.co_filename.startswith(self.folder)
+            lines = {line for _, line in dis.findlinestarts(code) if line} if inside else set()
+            self.known[id(code)] = code, lines - {code.co_firstlineno}
+        return set(self.known[id(code)][1])
 
     def result(self) -> Dict[str, Any]:
-        return {"tests": self.tests, "calls": self.found}
+        sets: Dict[Tuple[int, ...], int] = {}
+        lines = {
+            path: {line: sets.setdefault(tuple(tests), len(sets)) for line, tests in found.items()}
+            for path, found in self.found.items()
+        }
+        return {"tests": self.tests, "sets": list(sets), "lines": lines}
 
 
 # --- bugs ---------------------------------------------------------------------------------------------------------

@@ -255,19 +255,51 @@ def test_unittest_shows_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
-def test_functions_that_each_test_calls_are_found(runner: str, tmp_path: Path) -> None:
+def test_lines_that_each_test_runs_are_found(runner: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "inside").mkdir()
-    (tmp_path / "inside" / "test_shop.py").write_text(TESTS.replace("shop.price(", "len("))
+    text = TESTS.replace("shop.price(items, rate=RATE)", "5.0")
+    (tmp_path / "inside" / "test_shop.py").write_text(text)
     words = {"pytest": ["-p", "no:cacheprovider", "test_shop.py"], "unittest": ["test_shop"]}
     (found,) = observe(tmp_path, runner, *words[runner], inside="inside")
     tests = [re.split(r"::|\.", test)[-1] for test in found["tests"]]
-    begin, add, price = (
-        str(SHOP.splitlines().index(line) + 1)
-        for line in ("    def __init__(self):", "    def add(self, *items):", "def price(items, rate=0.5):")
-    )
-    calls = {line: {tests[number] for number in numbers} for line, numbers in found["calls"]["shop.py"].items()}
-    assert (calls[begin], calls[add], price in calls) == ({"test_basket", "test_empty"}, {"test_basket"}, False)
+    lines = {
+        SHOP.splitlines()[int(line) - 1].strip(): {tests[test] for test in found["sets"][number]}
+        for line, number in found["lines"]["shop.py"].items()
+    }
+    assert lines == {
+        "def price(items, rate=0.5):": {"test_none"},
+        "total = sum(items)": {"test_none"},
+        "if not items:": {"test_none"},
+        'raise ValueError("no items")': {"test_none"},
+        "def add(self, *items):": {"test_basket"},
+        "self.items.extend(items)": {"test_basket"},
+        "return self": {"test_basket"},
+        "def __init__(self):": {"test_basket", "test_empty"},
+        "self.items = []": {"test_basket", "test_empty"},
+    }
+
+
+def test_lines_of_a_mutation_are_those_of_the_statements_that_it_changes() -> None:
+    text = """\
+def f(a, b=1):
+    if a < 2:
+        a.b = (
+            b + 1)
+        if b:
+            a.go()
+    elif b == 3:
+        return 3
+    return a
+"""
+    lines: dict[str, set[tuple[int, ...]]] = {}
+    for one in find_mutations({"m.py": text.encode()}):
+        lines.setdefault(one.kind, set()).add(tuple(sorted(one.lines)))
+    assert lines["comparison"] == {(2,), (7,)}
+    assert lines["arithmetic"] == lines["effect"] == {(3, 4)}
+    assert lines["default"] == {()}
+    assert lines["missing-branch"] == {(6,), (8,)}
+    assert lines["missing-function"] == {(2, 3, 4, 5, 6, 7, 8, 9)}
 
 
 FIXED = SHOP.replace("total - total", "total + total")
@@ -371,10 +403,15 @@ def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(pro
         assert task.problem_statement.startswith(("shop has a bug. This code", "Something in shop", "The bug is in `"))
     write_tasks(tasks, tmp_path / "tasks.jsonl")
     other = project._replace(version="2")
-    assert [[*find_places(project, task)] for task in tasks] == [
-        [("shop.py", task.oracle.fail_to_pass)] for task in tasks
-    ]
+    for task in tasks:
+        ((path, names, tests),) = find_places(project, task)
+        assert (path, tests) == ("shop.py", task.oracle.fail_to_pass)
+        assert names in {("price",), ("Basket", "__init__"), ("Basket", "add")}
     assert not [place for task in tasks for place in find_places(other, task)]
+    costs = [json.loads(line) for line in record.read_text().splitlines()]
+    assert all(0 < cost["cpu_seconds"] < 60 for cost in costs)
+    sizes = {cost["task_id"]: cost["bytes"] for cost in costs}
+    assert all(sizes[task.task_id] == len(task.model_dump_json()) for task in tasks)
     lines = len(record.read_text().splitlines())
     source = FileSource(str(tmp_path / "tasks.jsonl"))
     assert [*make_tasks(project, options, map(source.get, source.ids()))] == tasks
