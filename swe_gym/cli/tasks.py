@@ -54,6 +54,7 @@ from .options import (
     SEED,
     SOURCE_HELP,
     TIMES,
+    WORKERS,
     AsJson,
     Backend,
     ExecutorName,
@@ -75,6 +76,9 @@ app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make
 
 HARBOR = "harbor"
 """Value of `--to` for a folder of Harbor's tasks."""
+
+ALL = "all"
+"""Value that stands for the newer release of each pair."""
 
 WRITE_EVERY = 5
 """New tasks after which the task file is written."""
@@ -334,7 +338,10 @@ def new(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="Task file to add the task to.")] = Path("tasks.jsonl"),
     from_pypi: Annotated[
         tuple[str, str, str] | None,
-        typer.Option(metavar="PACKAGE OLD NEW", help="Package and two of its releases on the package index."),
+        typer.Option(
+            metavar="PACKAGE OLD NEW|all",
+            help="Package and two of its releases on the package index; with all, each pair of neighbours from OLD on.",
+        ),
     ] = None,
     from_git: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Local git repository. Needs --tests.")
@@ -364,13 +371,13 @@ def new(
         ),
     ] = None,
     seed: Annotated[int, SEED] = 0,
-    workers: Workers = 2,
+    workers: Annotated[int | None, WORKERS] = None,
     times: Annotated[int | None, TIMES] = None,
 ) -> None:
     """Make a task from two releases of a package, or from a commit; or many from one release, by mutation.
 
     The policy starts from release OLD or the parent commit; the tests of release NEW or of the commit judge its work.
-    With a range of commits, each that changes code and tests is tried.
+    With a range of commits, each that changes code and tests is tried; with all releases, each and the one before it.
 
     With --mutate, the policy starts from a release, or a commit of a local folder, with a bug; the tests that find it
     are hidden. Run the command again to resume it, or with a larger COUNT for more tasks.
@@ -384,7 +391,8 @@ def new(
     ways = (from_pypi is not None) + (from_git is not None) + (mutate is not None)
     if ways != 1 or (tests and from_pypi) or (from_git and not tests):
         raise UsageError(
-            "pass --from-pypi PACKAGE OLD NEW, --mutate PACKAGE VERSION COUNT, or --from-git FOLDER and --tests COMMAND"
+            "pass --from-pypi PACKAGE OLD NEW (or all), --mutate PACKAGE VERSION COUNT, "
+            "or --from-git FOLDER and --tests COMMAND"
         )
     if mutate and (statement or commit != "HEAD"):
         raise UsageError(
@@ -392,8 +400,11 @@ def new(
         )
     if from_pypi and commit != "HEAD":
         raise UsageError("--commit goes with --from-git")
-    if statement and ".." in commit:
-        raise UsageError("--statement is for one commit: with a range, each commit's message is the statement")
+    every = ".." in commit or (from_pypi is not None and from_pypi[2] == ALL)
+    if statement and every:
+        raise UsageError("--statement is for one task: each commit's message, or release's changelog, is a statement")
+    if workers and not mutate:
+        raise UsageError("--workers goes with --mutate: commits and releases are tried one after the other")
     if not mutate and seed:
         raise UsageError("--seed goes with --mutate")
     known = _tasks_of(output)  # a broken file fails before the work starts
@@ -415,12 +426,12 @@ def new(
                 tests=tests,
                 seed=seed,
                 times=times or 1,
-                workers=workers,
+                workers=workers or 2,
                 build=replace(options, runs=RUNS),
             )
             return
-        if ".." in commit:
-            _try_commits(str(from_git), tests, commit, output, known, replace(options, on_lists=lambda _: None))
+        if every:
+            _try_each(from_pypi, str(from_git), tests, commit, output, known, replace(options, on_lists=lambda _: None))
             return
         if from_pypi:
             task = build_release_task(*from_pypi, options)
@@ -448,23 +459,32 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
         open_console().print(text + _say_undecided(ends["error"] + ends["skipped"]))
 
 
-def _try_commits(
-    folder: str, tests: str, commits: str, output: Path, known: dict[str, Task], options: "BuildOptions"
+def _try_each(
+    releases: tuple[str, str, str] | None,
+    folder: str,
+    tests: str,
+    commits: str,
+    output: Path,
+    known: dict[str, Task],
+    options: "BuildOptions",
 ) -> None:
-    """Add tasks of a range of commits to a file."""
-    from ..curation import make_commit_tasks  # slow to import
+    """Add tasks of all releases of a package, or of a range of commits, to a file."""
+    from ..curation import make_commit_tasks, make_release_tasks  # slow to import
 
     record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
     ends: Counter[str] = Counter()
-    made = make_commit_tasks(
-        *(folder, tests, commits, str(record), options),
-        times=options.runs,
-        date=date,
-        known=known,
-        on_record=lambda one: ends.update([one.status]),
-    )
+    given: dict[str, Any] = {
+        "times": options.runs,
+        "date": date,
+        "known": known,
+        "on_record": lambda one: ends.update([one.status]),
+    }
+    if releases:
+        made = make_release_tasks(*releases[:2], str(record), options, **given)
+    else:
+        made = make_commit_tasks(folder, tests, commits, str(record), options, **given)
     _add_tasks(made, output, known, record)
-    tried, undecided = quantify(ends.total(), "commit"), ends["error"] + ends["skipped"]
+    tried, undecided = quantify(ends.total(), "release" if releases else "commit"), ends["error"] + ends["skipped"]
     text = f"Of {tried} without a task so far, {ends['valid']} made a valid one. The records say why others did not."
     open_console().print(text + _say_undecided(undecided))
 
@@ -493,7 +513,20 @@ def _add_tasks(made: Iterator[Task], output: Path, known: Mapping[str, Task], re
         f"{quantify(len(found) - len(known), 'new task')} in {output} ({len(found)} in all) after "
         f"{time.monotonic() - started:.0f} s; records: {record}"
     )
+    _print_cost(read_records(record))
     return number
+
+
+def _print_cost(records: Sequence[TaskRecord]) -> None:
+    """Print what the tasks of a record file cost in all, if their sandboxes told."""
+    valid = [one for one in records if one.status == "valid"]
+    seconds = [one.cpu_seconds for one in records if one.cpu_seconds is not None]
+    if valid and len(seconds) >= len(valid):
+        total, size = sum(seconds), sum(one.bytes for one in valid)
+        open_console().print(
+            f"{len(valid)} of {len(records)} tried are valid. Trials and validations took {total:.0f} s of CPU time, "
+            f"{total / len(valid):.1f} s a valid task; the valid tasks are {decimal(size)}"
+        )
 
 
 @app.command()

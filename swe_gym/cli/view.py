@@ -16,6 +16,7 @@ from ..viewer import (
     TrainingReport,
     ViewServer,
     is_training,
+    write_audits,
     write_curves,
     write_report,
     write_site,
@@ -44,7 +45,9 @@ def view(
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN", help="Run folders, trajectory files, or run folders of `swe-gym train`."),
+        typer.Argument(
+            metavar="RUN", help="Run folders, trajectory files, run folders of `swe-gym train`, or a record of audits."
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -64,8 +67,12 @@ def report(
     """Write a run to one HTML file, or several runs to a folder to publish. Neither needs a server.
 
     The page is that of `swe-gym view`. Verdicts are left out unless --with-verdicts is set, because they name hidden
-    tests. Several training runs share one HTML file.
+    tests. Several training runs share one HTML file. The page of `swe-gym tasks audit --record FILE` shows the worst
+    task first, and each wrong solution that its tests accept.
     """
+    if len(runs) == 1 and _is_audit(runs[0]):
+        _report_audits(runs[0], output)
+        return
     trained = [is_training(path) for path in runs]
     if any(trained):
         _report_training(runs, trained, output, svg)
@@ -114,6 +121,26 @@ def _report_training(runs: list[Path], trained: list[bool], output: Path | None,
         _say(svg, write_curves(runs, svg))
     if svg is None or output is not None:
         _say(target, write_training_report(runs, target))
+
+
+def _is_audit(path: Path) -> bool:
+    """Whether a file is a record of audits, by its first line."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        line = file.readline()
+    return all(f'"{name}":'.encode() in line for name in ("task_id", "findings", "conditions", "escaped"))
+
+
+def _report_audits(path: Path, output: Path | None) -> None:
+    from ..curation import read_audits  # slow to import
+
+    target = output or Path(f"{path.resolve().stem}.html")
+    if target.suffix != ".html":
+        raise UsageError(f"{target}: the name must end with .html")
+    audits = sorted(read_audits(path), key=lambda audit: audit.rank)
+    size = write_audits([audit.model_dump() for audit in audits], target)
+    open_console().print(f"{target}: {quantify(len(audits), 'audit')}, {_size(size)}; it names hidden tests")
 
 
 def _say(target: Path, written: TrainingReport) -> None:

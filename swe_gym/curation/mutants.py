@@ -35,7 +35,7 @@ from ..sandboxes.contents import prepare_workspace
 from ..tasks import TaskRecord, digest, read_records
 from ..types import GitWorkspace, JsonObject, Oracle, PythonEnv, Task, TestCommand, TestStatus
 from .audit_variants import split_sections
-from .mutation import Function, Mutation, draw_mutations, find_mutations, mutate
+from .mutation import SELDOM_FOUND, Function, Mutation, draw_mutations, find_mutations, mutate, spread_mutations
 from .new_task import (
     BUILD_TIMEOUT,
     DEFAULTS,
@@ -494,22 +494,32 @@ def make_task(project: Project, bug: Bug, found: TrialResult) -> Task:
 
 def _hide(project: Project, tests: Iterable[str]) -> tuple[str, str]:
     """Return two diffs: one takes the functions of tests out of their files, the other puts them back."""
+    files = _list_regular(project.tree)
     functions: dict[str, set[tuple[str, ...]]] = {}
     for test in tests:
-        found = parse_id(test)
-        paths = [path for path in list_files(project.tree) if found.path and f"/{path}".endswith(f"/{found.path}")]
-        paths = [path for path in paths if not (project.tree / path).is_symlink()]
-        if len(paths) != 1 or not found.names:
+        path, names = _find_function(files, test)
+        if not path:
             raise TaskError(f"the file of the test {test} is not known, so that it cannot be hidden")
-        if found.names[-1] in project.mentioned:
-            raise TaskError(f"other tests use {found.names[-1]}, so that it cannot be hidden")
-        functions.setdefault(paths[0], set()).add(found.names)
+        if names[-1] in project.mentioned:
+            raise TaskError(f"other tests use {names[-1]}, so that it cannot be hidden")
+        functions.setdefault(path, set()).add(names)
     hide, show = "", ""
     for path, hidden in sorted(functions.items()):
         after = take_out(path, (project.tree / path).read_bytes(), hidden)
         there, back = _both_ways(project.tree, path, after)
         hide, show = hide + there, show + back
     return hide, show
+
+
+def _list_regular(tree: Path) -> list[str]:
+    return [path for path in list_files(tree) if not (tree / path).is_symlink()]
+
+
+def _find_function(files: Iterable[str], test: str) -> tuple[str, tuple[str, ...]]:
+    """Return the file of a test and the names of its function there; no file if it is not known."""
+    found = parse_id(test)
+    paths = [path for path in files if found.path and f"/{path}".endswith(f"/{found.path}")]
+    return (paths[0] if len(paths) == 1 and found.names else ""), found.names
 
 
 def _both_ways(tree: Path, path: str, after: bytes) -> tuple[str, str]:
@@ -714,7 +724,7 @@ class _Line:
 
     def __init__(self, project: Project, options: MutantOptions, old: Mapping[str, Task], build: BuildOptions) -> None:
         self._project, self._options, self._build, self._old = project, options, build, old
-        self._drawn = _draw_bugs(project, options.seed)
+        self._drawn = draw_bugs(project, options.seed)
         self._records = {one.task_id: one for one in read_records(options.record)} if options.record else {}
         self._batches: list[_Batch] = []
         self._results: dict[int, Sequence[TrialResult]] = {}
@@ -881,14 +891,16 @@ def find_places(project: Project, task: Task) -> Iterator[Place]:
                     yield section.path, names, task.oracle.fail_to_pass
 
 
-def _draw_bugs(project: Project, seed: int) -> Iterator[Bug]:
-    """Yield bugs that tests may find, first those that too many cannot find."""
+def draw_bugs(project: Project, seed: int) -> Iterator[Bug]:
+    """Yield bugs that tests may find, first those for which all these tests can be hidden and are not too many."""
     some, many = list[Mutation](), list[Mutation]()
+    shown = _find_shown(project)
     for mutation in find_mutations(project.files, project.is_tested):
         if tests := project.tests_of(mutation):
-            (some if len(tests) <= project.most else many).append(mutation)
+            (many if len(tests) > project.most or not shown.isdisjoint(tests) else some).append(mutation)
     seen: set[str] = set()
-    for mutation in chain(draw_mutations(some, seed), draw_mutations(many, seed)):
+    drawn = (draw_mutations(found, seed, seldom=SELDOM_FOUND) for found in (some, many))
+    for mutation in chain.from_iterable(map(spread_mutations, drawn)):
         try:
             bug = make_bug(project, mutation)
         except ValueError:
@@ -896,6 +908,21 @@ def _draw_bugs(project: Project, seed: int) -> Iterator[Bug]:
         if bug.task.task_id not in seen:
             seen.add(bug.task.task_id)
             yield bug
+
+
+def _find_shown(project: Project) -> set[str]:
+    """Return the tests that cannot be hidden: not functions of their own files, or named elsewhere."""
+    files, shown = _list_regular(project.tree), set[str]()
+    sources: dict[str, Source | None] = {"": None}
+    for test in project.forkable:
+        path, names = _find_function(files, test)
+        if path not in sources:
+            with contextlib.suppress(TaskError):
+                sources[path] = read_source(path, (project.tree / path).read_bytes())
+        source = sources.setdefault(path, None)
+        if source is None or source.find(names) is None or names[-1] in project.mentioned:
+            shown.add(test)
+    return shown
 
 
 class _Drafts(NamedTuple):

@@ -4,10 +4,11 @@ A mutation replaces only the characters of the nodes that it changes, so comment
 """
 
 import ast
+import itertools
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ..grading.counter import Source, TextEdit
@@ -17,6 +18,9 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 TWO_SITES = 0.15
 """Share of the mutations of operators that get a second one in the same function."""
+
+SELDOM_FOUND = ("keyword", "default", "missing-parameter")
+"""Kinds of mutation that tests rarely find."""
 
 LARGEST_NUMBER = 1000
 """Numbers beyond it are not changed: they are seldom limits or offsets."""
@@ -207,7 +211,7 @@ def _keyword(site: Site) -> Iterator[TextEdit]:
         if isinstance(node, ast.Call) and (node.args or len(node.keywords) > 1):
             for number, keyword in enumerate(node.keywords):
                 before = [*node.args, *(one.value for one in node.keywords[:number])]
-                if keyword.arg and before:
+                if keyword.arg and before and not _is_message(keyword.value):
                     start = max(site.source.span(one)[1] for one in before)
                     end = site.source.span(keyword.value)[1]
                     if start < end and "#" not in site.source.text(start, end):
@@ -280,6 +284,10 @@ def _blocks(site: Site) -> Iterator[list[ast.stmt]]:
 
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _is_message(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
 
 
 Maker: TypeAlias = Callable[[Site], Iterator[TextEdit] | Iterator[tuple[TextEdit, ...]]]
@@ -369,12 +377,13 @@ def _changes(site: Site, edits: Sequence[TextEdit]) -> bool:
     return ast.dump(after) != ast.dump(parse(text + site.source.text(start, end)))
 
 
-def draw_mutations(found: Iterable[Mutation], seed: int) -> Iterator[Mutation]:
+def draw_mutations(found: Iterable[Mutation], seed: int, *, seldom: Collection[str] = ()) -> Iterator[Mutation]:
     """Yield mutations in random order, the kinds in turn. Some have two changes of one function.
 
     Args:
         found: Mutations to choose from, in a fixed order.
         seed: Equal seeds draw the same.
+        seldom: Kinds that every other turn leaves out, while there are others.
     """
     rng = random.Random(seed)
     kinds: dict[str, list[Mutation]] = defaultdict(list)
@@ -384,8 +393,12 @@ def draw_mutations(found: Iterable[Mutation], seed: int) -> Iterator[Mutation]:
         functions[mutation.path, mutation.names].append(mutation)
     for mutations in kinds.values():
         rng.shuffle(mutations)
-    while kinds:
+    for turn in itertools.count():
+        if not kinds:
+            return
         for kind in [*kinds]:
+            if turn % 2 and kind in seldom and kinds.keys() - {*seldom}:
+                continue
             mutation = kinds[kind].pop()
             if not kinds[kind]:
                 del kinds[kind]
@@ -406,6 +419,21 @@ def _join(mutation: Mutation, others: Sequence[Mutation], rng: random.Random) ->
     other = rng.choice(apart)
     kind, lines = f"{mutation.kind}+{other.kind}", mutation.lines | other.lines
     return mutation._replace(kind=kind, edits=(*mutation.edits, *other.edits), lines=lines)
+
+
+def spread_mutations(mutations: Iterable[Mutation]) -> Iterator[Mutation]:
+    """Yield mutations in rounds, in each of them one of every function. Within a round, the order stays."""
+    left = [*mutations]
+    while left:
+        seen, later = set[tuple[str, tuple[str, ...]]](), []
+        for mutation in left:
+            place = mutation.path, mutation.names
+            if place in seen:
+                later.append(mutation)
+            else:
+                seen.add(place)
+                yield mutation
+        left = later
 
 
 def mutate(data: bytes, mutation: Mutation) -> bytes:

@@ -5,7 +5,9 @@ are the hidden tests, and the rest of the difference is the gold patch. Which te
 they run before and after it, in sandboxes, several times.
 """
 
+import functools
 import hashlib
+import itertools
 import json
 import re
 import shlex
@@ -114,7 +116,7 @@ DEFAULTS = BuildOptions()
 
 
 class _NoTask(TaskError):
-    """A commit makes no task, however often it is tried. Other errors may be those of this machine or of the user."""
+    """A change makes no task, however often it is tried. Other errors may be those of this machine or of the user."""
 
 
 @dataclass(frozen=True)
@@ -151,16 +153,21 @@ def build_release_task(package: str, old: str, new: str, options: BuildOptions =
     _require_older(package, old, new)
     refuse_copied(package)
     options.progress(f"looking for the source releases of {package} {old} and {new}")
-    change = _compare(find_release(package, old), find_release(package, new))
+    sdists = find_sdists(package, timeout=BUILD_TIMEOUT)
+    return _build_release(package, _workspace(package, old, sdists), _workspace(package, new, sdists), options)
+
+
+def _build_release(package: str, before: SdistWorkspace, after: SdistWorkspace, options: BuildOptions) -> Task:
+    change, old, new = _compare(before, after), before.version, after.version
     if not change.gold_patch:
-        raise TaskError(f"{package} {old} and {new} differ only in their tests: choose other releases")
+        raise _NoTask(f"{package} {old} and {new} differ only in their tests: choose other releases")
     statement = options.statement or _statement(package, old, new, change.new_tree)
     options.progress("installing the requirements of the code and its tests")
     return _measure(
         change,
         options,
         package=package,
-        task_id=f"pypi__{canonicalize_name(package)}-{new}",
+        task_id=_release_id(package, new),
         problem_statement=statement,
         repo=canonicalize_name(package),
         python=pin_release(package, old, change.new_tree, options),
@@ -251,18 +258,78 @@ def make_commit_tasks(
     found = _ask_git(folder, "rev-list", "--reverse", "--no-merges", "--end-of-options", commits, "--").split()
     if not found:
         raise TaskError(f"there is no commit in {commits} of {folder}")
-    asked = _digest(tests, options, times)
+
+    def build(commit: str) -> Task:
+        _check_files(folder, commit)
+        return build_commit_task(repository, tests, commit, options)
+
+    states = {_commit_id(folder, commit): functools.partial(build, commit) for commit in found}
+    return _make_each(states, _digest(tests, options, times), record, options, times, date, known, on_record)
+
+
+def make_release_tasks(
+    package: str,
+    first: str,
+    record: str,
+    options: BuildOptions = DEFAULTS,
+    *,
+    times: int = RUNS,
+    date: str = "",
+    known: Collection[str] = (),
+    on_record: Callable[[TaskRecord], None] = lambda _: None,
+) -> Iterator[Task]:
+    """Yield a validated task of each pair of neighbouring releases that makes one, oldest first.
+
+    Args:
+        package: Name of the project on the package index.
+        first: Version from which on releases count. Versions before a final one, such as 1.2.0rc1, do not.
+        record: JSONL file of the validations, and of the reasons why other pairs make no task; see `make_commit_tasks`.
+        options: How each task is built.
+        times: Validations of each task.
+        date: Date for the records.
+        known: Ids of tasks that an earlier call has made.
+        on_record: Called with the record of each pair that is not known, old ones too.
+
+    Raises:
+        UsageError: `first` is not a version.
+        TaskError: The index has no two such releases, or pip brings a copy of the package.
+        MissingInterpreter: That version of Python is not installed.
+        SandboxError: The index or a sandbox failed.
+    """
+    refuse_copied(package)
+    least = _read_version(package, first)
+    sdists = [one for one in find_sdists(package, timeout=BUILD_TIMEOUT) if one.sha256]
+    versions = [one for one in dict.fromkeys(one.version for one in sdists) if one >= least and not one.is_prerelease]
+    if len(versions) < 2:
+        raise TaskError(f"the index has no two source releases of {package} from {first} on: name an older one")
+    releases = [_workspace(package, str(version), sdists) for version in versions]
+    states = {
+        _release_id(package, new.version): functools.partial(_build_release, package, old, new, options)
+        for old, new in itertools.pairwise(releases)
+    }
+    return _make_each(states, _digest("", options, times), record, options, times, date, known, on_record)
+
+
+def _make_each(
+    states: Mapping[str, Callable[[], Task]],
+    asked: str,
+    record: str,
+    options: BuildOptions,
+    times: int,
+    date: str,
+    known: Collection[str],
+    on_record: Callable[[TaskRecord], None],
+) -> Iterator[Task]:
+    """Yield the valid tasks of functions that build one each, by its id; see `make_commit_tasks`."""
     done = {one.task_id: one for one in read_records(record) if one.status == "invalid" and one.digest == asked}
-    for number, commit in enumerate(found, 1):
-        task_id = _commit_id(folder, commit)
+    for number, (task_id, build) in enumerate(states.items(), 1):
         if task_id in known:
             continue
-        options.progress(f"commit {number} of {len(found)}: {commit}")
+        options.progress(f"{number} of {len(states)}: {task_id}")
         result, task = done.get(task_id), None
         if result is None:
             try:
-                _check_files(folder, commit)
-                task = build_commit_task(repository, tests, commit, options)
+                task = build()
             except MissingInterpreter:
                 raise
             except (TaskError, GradingError) as error:
@@ -296,14 +363,18 @@ def _check_files(folder: Path, commit: str) -> None:
     """Reject a commit by the names of its files, before anything is checked out and installed."""
     names = _ask_git(folder, "ls-tree", "-r", "-z", "--name-only", commit).split("\0")
     changed = _ask_git(folder, "show", "-z", "--name-only", "--format=", commit).split("\0")
-    try:
-        layout = find_tests([*filter(None, names)])
-    except TaskError as error:
-        raise _NoTask(str(error)) from error
+    layout = _find_tests([*filter(None, names)])
     tests = [name for name in changed if name in layout]
     code = [name for name in changed if name.endswith(".py") and name not in layout]
     if not tests or not code:
         raise _NoTask(f"commit {commit} of {folder} changes no {'Python code' if tests else 'tests'}")
+
+
+def _find_tests(files: Sequence[str]) -> TestLayout:
+    try:
+        return find_tests(files)
+    except TaskError as error:
+        raise _NoTask(str(error)) from error
 
 
 def open_repository(path: str) -> Path:
@@ -321,13 +392,17 @@ def open_repository(path: str) -> Path:
     return folder
 
 
+def _release_id(package: str, new: str) -> str:
+    return f"pypi__{canonicalize_name(package)}-{new}"
+
+
 def _commit_id(folder: Path, commit: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name).lstrip('._-') or 'repository'}-{commit[:12]}"
 
 
 def _compare(before: SdistWorkspace | GitWorkspace, after: SdistWorkspace | GitWorkspace) -> _Change:
     old_tree, new_tree = (prepare_workspace(side, timeout=BUILD_TIMEOUT) for side in (before, after))
-    layout = find_tests(list_files(new_tree))
+    layout = _find_tests(list_files(new_tree))
     return _Change(before, old_tree, new_tree, layout, *split_difference(old_tree, new_tree, layout))
 
 
@@ -359,10 +434,7 @@ def _measure(change: _Change, options: BuildOptions, *, package: str, test_cmd: 
 
 def _require_older(package: str, old: str, new: str) -> None:
     """Reject a downgrade, two spellings of one release, and what is not a version (PEP 440)."""
-    try:
-        first, second = Version(old), Version(new)
-    except InvalidVersion as error:
-        raise UsageError(f"{error}. A release of {package} has a version of PEP 440, such as 1.2.0rc1") from None
+    first, second = _read_version(package, old), _read_version(package, new)
     if first == second:
         raise UsageError(f"{package} {old} and {new} are the same release: name an older and a newer one")
     if first > second:
@@ -370,6 +442,13 @@ def _require_older(package: str, old: str, new: str) -> None:
             f"{package} {old} is newer than {new}, so the gold patch would be a downgrade: "
             f"name the older release first: {package} {new} {old}"
         )
+
+
+def _read_version(package: str, text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion as error:
+        raise UsageError(f"{error}. A release of {package} has a version of PEP 440, such as 1.2.0rc1") from None
 
 
 def find_release(package: str, version: str) -> SdistWorkspace:
@@ -424,7 +503,7 @@ def split_difference(old: Path, new: Path, tests: TestLayout) -> tuple[str, str]
 def _statement(package: str, old: str, new: str, tree: Path) -> str:
     changes = changes_between(tree, list_files(tree), old, new)
     if not changes:
-        raise TaskError(
+        raise _NoTask(
             f"{package} {new} has no changelog of these changes: write the problem statement yourself (--statement)"
         )
     return STATEMENT.format(package=package, old=old, new=new, changes=changes)

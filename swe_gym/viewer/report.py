@@ -14,12 +14,13 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import MissingDependency, UsageError
+from ..errors import MissingDependency, UsageError, quantify
 from ..files import replacing
 from ..guard import TemporaryFolder
 from ..trajectories import Trajectory
@@ -249,6 +250,57 @@ def _all_comparisons(indexes: Mapping[str, RunIndex], results: Mapping[str, RunR
         pairs.append({"names": [run.name for run in found.runs], "pair": pair, "warnings": found.warnings})
     whole = comparison_page(compare_results(list(results.values())), indexes.values())
     return {**whole, "names": list(results), "pairs": pairs}
+
+
+# --- audits -------------------------------------------------------------------------------------------------------
+
+_MARKS = {"+": "add", "-": "del", "@": "hunk"}
+"""First character of a line of a diff -> class of its row."""
+
+
+def write_audits(audits: Sequence[JsonObject], path: Path) -> int:
+    """Write audits of tasks as one HTML file without scripts, in their order, with what escaped as diffs.
+
+    Args:
+        audits: Fields of the audits: task_id, status, reason, findings, escaped, strength, killed and tried.
+        path: The file.
+
+    Returns:
+        The size of the file in bytes.
+    """
+    style = static_text("style.css")
+    rows = "".join(map(_audit_row, audits))
+    sections = "".join(map(_audit_section, audits))
+    text = static_text("audits.html").format(policy=_hash(style), style=style, rows=rows, sections=sections)
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+    return path.stat().st_size
+
+
+def _audit_row(audit: JsonObject) -> str:
+    name = html.escape(audit["task_id"])
+    kinds = Counter(one["kind"] for one in audit["findings"])
+    said = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or audit["reason"] or "none"
+    strength = "" if audit["strength"] is None else f"{audit['strength']:.2f} ({audit['killed']} of {audit['tried']})"
+    return f'<tr><td><a href="#{name}">{name}</a><td>{strength}<td>{html.escape(said)}\n'
+
+
+def _audit_section(audit: JsonObject) -> str:
+    name = html.escape(audit["task_id"])
+    found = "".join(f"<li><b>{html.escape(one['kind'])}</b>: {html.escape(one['what'])}\n" for one in audit["findings"])
+    escaped = "".join(
+        f"<details open><summary>{html.escape(one['kind'])} in {html.escape(one['path'])}</summary>"
+        f"<pre>{_color_diff(one['diff'])}</pre></details>\n"
+        for one in audit["escaped"]
+    )
+    said = f"<ul>{found}</ul>" if found else f"<p>{html.escape(audit['reason'] or 'No findings.')}</p>"
+    title = f"<h3>{quantify(len(audit['escaped']), 'wrong solution')} that every required test accepts</h3>"
+    return f'<section id="{name}"><h2>{name}</h2>{said}{escaped and title + escaped}</section>\n'
+
+
+def _color_diff(diff: str) -> str:
+    lines = diff.rstrip("\n").split("\n")
+    return "\n".join(f'<span class="{_MARKS.get(line[:1], "")}">{html.escape(line)}</span>' for line in lines)
 
 
 # --- their content ----------------------------------------------------------------------------------------------

@@ -172,8 +172,10 @@ def test_each_commit_of_a_range_is_tried_once(cli, calc: Path, tmp_path: Path) -
         (["--from-pypi", "a", "1", "2", "--commit", "A..B"], "--commit goes with --from-git"),
         (
             ["--from-git", ".", "--tests", "x", "--commit", "A..B", "--statement", "x.md"],
-            "--statement is for one commit",
+            "--statement is for one task",
         ),
+        (["--from-pypi", "a", "1", "all", "--statement", "x.md"], "--statement is for one task"),
+        (["--from-pypi", "a", "1", "2", "--workers", "3"], "--workers goes with --mutate"),
         (["--from-git", ".", "--tests", "python -m unittest", "--commit", "A..B"], "not a git repository"),
     ],
 )

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from swe_gym.curation import AuditRecord
+from swe_gym.curation.audit import AuditFinding, EscapedVariant
+from swe_gym.files import append_lines
 from swe_gym.trajectories.run_folder import RunFolder, RunInfo
 from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.types import TestStatus, Verdict
@@ -119,3 +122,30 @@ def test_report_draws_the_curves_of_training_runs(cli, tmp_path: Path) -> None:
     drawn = cli("report", TRAINING_RUNS / "rloo", TRAINING_RUNS / "gae", "--svg", "curves.svg")
     assert (drawn.status, drawn.out.startswith("curves.svg: 2 training runs, 8 updates, ")) == (0, True)
     assert {path.name for path in tmp_path.glob("*.*ml")} == set()
+
+
+def test_report_of_audits_shows_the_worst_task_first_and_what_its_tests_accept(cli, tmp_path: Path) -> None:
+    escaped = EscapedVariant(kind="number", path="a<b>.py", diff="@@ -1 +1 @@\n-x = 1\n+x = 2 < 3\n")
+    for name, found in (("good", ()), ("bad", (AuditFinding(kind="weak", what="no test asks <it>"),))):
+        audit = AuditRecord(
+            task_id=name,
+            status="audited",
+            findings=found,
+            strength=0.5 if found else 1.0,
+            killed=1,
+            tried=2 if found else 1,
+            escaped=(escaped,) if found else (),
+        )
+        append_lines(tmp_path / "audits.jsonl", audit.model_dump_json())
+    done = cli("report", "audits.jsonl")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("audits.html: 2 audits, ")
+    page = (tmp_path / "audits.html").read_text()
+    assert page.index('<a href="#bad">') < page.index('<a href="#good">')
+    assert "0.50 (1 of 2)<td>1 weak" in page
+    assert "no test asks &lt;it&gt;" in page
+    assert 'number in a&lt;b&gt;.py</summary><pre><span class="hunk">@@ -1 +1 @@</span>' in page
+    assert '<span class="add">+x = 2 &lt; 3</span>' in page
+    assert "<script" not in page
+    refused = cli("report", "audits.jsonl", "-o", "page.txt")
+    assert (refused.status, "the name must end with .html" in refused.err) == (2, True)

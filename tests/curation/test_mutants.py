@@ -17,6 +17,7 @@ import pytest
 from swe_gym.curation.mutants import (
     MutantOptions,
     Project,
+    draw_bugs,
     find_places,
     make_mutants,
     make_tasks,
@@ -24,9 +25,10 @@ from swe_gym.curation.mutants import (
     take_out,
     why_unfit,
 )
-from swe_gym.curation.mutation import KINDS, draw_mutations, find_mutations, mutate
+from swe_gym.curation.mutation import KINDS, Mutation, draw_mutations, find_mutations, mutate, spread_mutations
 from swe_gym.curation.new_task import BuildOptions
 from swe_gym.errors import TaskError, UsageError
+from swe_gym.grading.counter import TextEdit
 from swe_gym.grading.diff import touched_files
 from swe_gym.guests import bundle
 from swe_gym.tasks import TaskRecord
@@ -98,6 +100,23 @@ def test_equal_seeds_draw_equal_mutations_of_all_kinds_in_turn() -> None:
     assert first == again != other
     kinds = [mutation.kind.partition("+")[0] for mutation in first]
     assert len({*kinds[: len({*kinds})]}) == len({*kinds})
+
+
+def test_kinds_that_tests_rarely_find_come_every_other_turn_and_last_alone() -> None:
+    places = [("m.py", ("f",), kind) for kind in ("default", "number") for _ in range(4)]
+    found = [Mutation(*place, (TextEdit(9 * at, 9 * at + 1, "x"),)) for at, place in enumerate(places)]
+    kinds = [one.kind.partition("+")[0] for one in draw_mutations(found, 0, seldom=("default",))]
+    assert kinds == "default number number default number number default default".split()
+
+
+def test_mutations_are_spread_over_functions() -> None:
+    found = [Mutation("m.py", (name,), str(at), ()) for at, name in enumerate("aabacb")]
+    assert [one.kind for one in spread_mutations(found)] == ["0", "2", "4", "1", "5", "3"]
+
+
+def test_a_missing_message_is_no_bug() -> None:
+    found = find_mutations({"m.py": b"def f(a):\n    return a.g(1, help='Two words', b='word')\n"})
+    assert [one.edits[0].text for one in found if one.kind == "keyword"] == [""]
 
 
 # --- what failing tests show ----------------------------------------------------------------------------------------
@@ -384,6 +403,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=All"]):
         subprocess.run([*git, *words], check=True, timeout=60)
     return open_commit(str(folder), COMMAND, "HEAD", BuildOptions(runs=1))
+
+
+def test_bugs_whose_tests_cannot_all_be_hidden_come_last(project: Project) -> None:
+    shown = {test for test in project.passing if test.endswith("test_tax")}
+    bugs = [*draw_bugs(project._replace(mentioned={"test_tax"}), 0)]
+    last = [not shown.isdisjoint(bug.trial.tests) for bug in bugs]
+    assert last == sorted(last)
+    assert {*last} == {False, True}
 
 
 def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(project: Project, tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Tasks from releases and commits: the difference, the runs, the lists, and a real package."""
 
+import hashlib
+import io
 import os
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from swe_gym.curation.new_task import (
     build_release_task,
     compare_runs,
     make_commit_tasks,
+    make_release_tasks,
     run_both,
     split_difference,
     with_lists,
@@ -23,6 +27,7 @@ from swe_gym.curation.releases import TestLayout
 from swe_gym.curation.validation import validate
 from swe_gym.errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
 from swe_gym.index import find_sdists
+from swe_gym.tasks import TaskRecord
 from swe_gym.tasks.file import FileSource, write_tasks
 from swe_gym.types import Task, TestStatus
 
@@ -196,6 +201,43 @@ def test_mistakes_about_releases_are_named() -> None:
         build_release_task("pathspec", "0.12.0", "99.0")
     with pytest.raises(TaskError, match=r"toolz 1\.2\.0 has no changelog"):
         build_release_task("toolz", "1.1.0", "1.2.0")
+
+
+def add_release(root: Path, version: str, files: dict[str, str]) -> None:
+    """Add a source release to a local index of the project `calc`."""
+    page, name = root / "simple" / "calc" / "index.html", f"calc-{version}.tar.gz"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(root / name, "w:gz") as archive:
+        for path, text in files.items():
+            member = tarfile.TarInfo(f"calc-{version}/{path}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    number = hashlib.sha256((root / name).read_bytes()).hexdigest()
+    with page.open("a") as file:
+        file.write(f"<a href='../../{name}#sha256={number}'>{name}</a>\n")
+
+
+def test_each_pair_of_neighbouring_releases_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"PKG-INFO": "Name: calc\n", "calc.py": "def add(a, b):\n    return a - b\n", "tests/test_old.py": OLD_TEST}
+    add_release(tmp_path, "0.9", {"calc.py": ""})
+    add_release(tmp_path, "1.0", files)
+    add_release(tmp_path, "1.1", files | {"tests/test_add.py": ADD_TEST})
+    add_release(tmp_path, "1.2rc1", {"calc.py": ""})
+    add_release(tmp_path, "1.2", files | {"calc.py": "def add(a, b):\n    return a + b\n"})
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
+    record, ends = tmp_path / "records.jsonl", list[TaskRecord]()
+    for _ in range(2):
+        ends.clear()
+        assert not [*make_release_tasks("calc", "1.0", str(record), BuildOptions(runs=1), on_record=ends.append)]
+        assert len(record.read_text().splitlines()) == 2
+        assert [(one.task_id, one.status) for one in ends] == [
+            ("pypi__calc-1.1", "invalid"),
+            ("pypi__calc-1.2", "invalid"),
+        ]
+        assert "differ only in their tests" in ends[0].reason
+        assert "has no changelog" in ends[1].reason
+    with pytest.raises(UsageError, match="Invalid version: 'old'"):
+        make_release_tasks("calc", "old", str(record))
 
 
 @pytest.fixture
