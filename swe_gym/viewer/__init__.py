@@ -9,8 +9,8 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .report import PAGE as PAGE
     from .report import Report as Report
     from .report import TrainingReport as TrainingReport
-    from .report import write_curves as write_curves
     from .report import write_audits as write_audits
+    from .report import write_curves as write_curves
     from .report import write_report as write_report
     from .report import write_site as write_site
     from .report import write_training_report as write_training_report
