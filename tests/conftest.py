@@ -36,12 +36,16 @@ class AddTest(unittest.TestCase):
         self.assertEqual(add(2, 0), 2)
 """
 
-examples = int(os.environ.get("SWE_GYM_EXAMPLES", "100"))  # of tests that set no number of their own
-hypothesis.settings.register_profile("untimed", deadline=None, max_examples=examples)  # no test measures time
-hypothesis.settings.load_profile("untimed")
-
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore both, and so would clients
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set how many examples a test has that sets no number of its own: a run without slow tests has few."""
+    usual = "25" if "not slow" in config.option.markexpr else "100"
+    examples = int(os.environ.get("SWE_GYM_EXAMPLES", usual))
+    hypothesis.settings.register_profile("untimed", deadline=None, max_examples=examples)  # no test measures time
+    hypothesis.settings.load_profile("untimed")
 
 
 def pytest_xdist_auto_num_workers() -> int:

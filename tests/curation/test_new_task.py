@@ -184,6 +184,7 @@ def _package_index() -> None:
         pytest.skip(f"the package index cannot be reached: {error}")
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.usefixtures("_package_index")
 def test_a_package_that_pip_brings_along_is_refused(repository: Path) -> None:

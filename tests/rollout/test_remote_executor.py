@@ -25,6 +25,8 @@ from swe_gym.tasks import load_source
 from swe_gym.trajectories.run_folder import FAILED
 from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Usage
 
+pytestmark = pytest.mark.sample(every=2)
+
 GATES: dict[str, threading.Event] = {}
 
 
@@ -256,6 +258,7 @@ def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path, executor: str) ->
         rollout(plan, tmp_path / "warm", RolloutOptions(warm=2, executor=executor))
 
 
+@pytest.mark.slow
 def test_the_episodes_of_a_killed_process_are_played_again(tmp_path: Path) -> None:
     gate, tasks = tmp_path / "gate", load_source("toy").ids()[:4]
     plan = Plan(source="toy", policy="node_parts:GatedGold", policy_options={"gate": str(gate)}, tasks=tuple(tasks))

@@ -115,6 +115,7 @@ def test_what_a_worker_cannot_read_does_not_end_it(envs: SweVectorEnv) -> None:
     assert (envs.step(ACTIONS)[0], pids(envs)) == (("a 1", "b 2", "c 3", "d 4"), before)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_while_it_starts_again_is_not_waited_for(tmp_path: Path) -> None:
     flag = tmp_path / "flag"
 
@@ -157,6 +158,7 @@ def test_close_does_not_wait_for_a_worker_that_has_stopped(monkeypatch: pytest.M
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in stopped), 60, "the workers are killed")
 
 
+@pytest.mark.slow
 def test_what_is_too_large_or_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
     with pytest.raises(UsageError, match="env_fns cannot be sent to a worker process"):

@@ -1,4 +1,4 @@
-"""opencode."""
+"""opencode, and Kilo Code, which is built on it."""
 
 import json
 from typing import ClassVar
@@ -66,3 +66,17 @@ def _describe(server: McpServer) -> JsonObject:
         return {"type": "remote", "url": server.url, "headers": server.headers, "enabled": True}
     command = [server.command, *server.args]
     return {"type": "local", "command": command, "environment": server.env, "enabled": True}
+
+
+class Kilo(OpenCode):
+    """Kilo Code, which is built on opencode. Its kit needs an image with glibc."""
+
+    version = "7.7.9"
+    program = "bin/kilo"
+    prefix = "KILO"
+    quiet = {"KILO_DISABLE_CODEBASE_INDEXING": "1", "KILO_DISABLE_SESSION_INGEST": "1", "KILO_TELEMETRY_LEVEL": "off"}
+
+    @property
+    def kit(self) -> NpmKit:
+        """See `Agent.kit`."""
+        return NpmKit(package="@kilocode/cli-linux-{arch}", version=self.version)
