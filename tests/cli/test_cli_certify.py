@@ -191,6 +191,7 @@ def test_files_with_crlf_keep_their_line_ends(cli: Any, adder: Task, tmp_path: P
     assert (result.status, result.out.splitlines()[-2]) == (0, "1 proven")
 
 
+@pytest.mark.slow
 def test_a_huge_patch_is_refuted_by_its_size(cli: Any, tmp_path: Path) -> None:
     huge = LOOSE.format("data.txt", "x" * (50 << 20))
     result = certify(cli, write_lines(tmp_path / "all_preds.jsonl", prediction(huge)))
@@ -341,6 +342,7 @@ def test_the_patch_of_another_certificate_is_found_by_the_judge(cli: Any, certif
     assert "outcome: proven, here refuted" in result.out
 
 
+@pytest.mark.slow
 def test_the_versions_of_another_machine_refute_nothing(certificate: Path) -> None:
     true = Certificate.read(certificate)
     versions = true.versions.model_copy(update={"swe_gym": "99.0"})
@@ -389,6 +391,7 @@ def test_the_certificate_of_a_stranger_runs_no_code(
     assert said in " ".join((result.out + result.err).split())
 
 
+@pytest.mark.slow
 def test_two_certificates_of_one_attempt_are_refused(cli: Any, certificate: Path) -> None:
     (certificate.parent / "again.json").write_bytes(certificate.read_bytes())
     result = cli("certify", certificate.parent, "--check")
@@ -396,6 +399,7 @@ def test_two_certificates_of_one_attempt_are_refused(cli: Any, certificate: Path
     assert f"certifies {TASK}, attempt 0, and so does another file in the folder" in result.err
 
 
+@pytest.mark.slow
 def test_sandbox_options_of_a_stranger_do_not_count(cli: Any, certificate: Path) -> None:
     options = {"options": {"tier": "process"}}
     certificate.write_text(json.dumps(json.loads(certificate.read_bytes()) | {"sandbox_options": options}))
@@ -515,6 +519,7 @@ def test_the_folder_of_certificates_has_the_whole_name_of_a_run(
     assert sorted((tmp_path / "runs/gpt-4.1").iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_folder_of_runs_jobs_and_predictions_names_them(cli: Any, tmp_path: Path) -> None:
     folder = tmp_path / "all"
     (folder / "first").mkdir(parents=True)

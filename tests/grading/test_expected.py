@@ -103,6 +103,7 @@ def test_the_script_that_the_image_brings_is_read_from_the_reporter(r2e_task: Ta
     assert empty.pass_to_pass["TestCases.test_title"] is F
 
 
+@pytest.mark.slow
 def test_a_script_that_calls_pytest_otherwise_is_read_from_the_log(r2e_task: Task, open_box: OpenBox) -> None:
     files = {**r2e_task.oracle.test_files, "run_tests.sh": "module=pytest\npython -m $module -rA r2e_tests\n"}
     task = with_oracle(r2e_task, test_files=files)
@@ -127,6 +128,7 @@ def test_missing_and_extra_tests_are_reported(r2e_task: Task, open_box: OpenBox)
     assert verdict.pass_to_pass["test_gone"] is TestStatus.MISSING
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize("work", ["import os\nos._exit(1)\n", "def (\n", "print('= short test summary info =')\n1/0\n"])
 def test_work_that_breaks_the_run(r2e_task: Task, open_box: OpenBox, work: str) -> None:
     verdict = verdict_on(r2e_task, open_box, ("def title", f"{work}def title"))

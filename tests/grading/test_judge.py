@@ -160,6 +160,7 @@ def test_d():
 """
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("seed", [b"1", b"2"])
 def test_tests_that_clean_up_at_their_end_are_not_disturbed_by_changed_ones(seed: bytes) -> None:
     small = Small(f2(), STATE, ("test_a", "test_b"), ("test_c", "test_d"))
@@ -297,6 +298,7 @@ def f(x=None):
 """
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize(
     ("runner", "work"),
     [
@@ -368,6 +370,7 @@ def test_work_that_passes_only_in_the_session_is_refuted() -> None:
     assert verdict.counter_tests.alarms == {}
 
 
+@pytest.mark.slow
 def test_tests_that_fail_in_forks_with_the_gold_patch_too_are_proven_by_a_second_run() -> None:
     small = replace(three(), gold=PID.format("None"))
     verdict = small.judge(small.gold)
@@ -590,6 +593,7 @@ def test_seed_reproduces_the_changes() -> None:
     assert THREE_UNITTEST not in small.left, "files hold a changed text"
 
 
+@pytest.mark.slow
 def test_more_second_runs_toss_the_coin_again() -> None:
     tests = "import m\n\ndef test_a():\n    def inner():\n        assert m.f(1) == 2\n    inner()\n"
     small = Small(f2(), tests, ("test_a",))
@@ -598,6 +602,7 @@ def test_more_second_runs_toss_the_coin_again() -> None:
     assert 4 <= verdict.counter_tests.runs == len(small.opened) <= 7
 
 
+@pytest.mark.slow
 def test_scope_all_changes_all_tests_that_must_keep_passing() -> None:
     bodies = ["self.assertEqual(m.f(1), 2)", *["self.assertEqual(m.f.__name__, 'f')"] * 7]
     keeping = tuple(f"test_{name}" for name in "bcdefgh")

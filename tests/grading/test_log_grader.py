@@ -125,12 +125,14 @@ def test_code_of_the_work_does_not_run_before_the_tests(log_task: Task, open_box
     assert spied(log_task, open_box) is None
 
 
+@pytest.mark.slow
 def test_build_of_the_work_finds_no_key(log_task: Task, open_box: OpenBox) -> None:
     """A solution that changes how the product is built is built before it is tested."""
     build = f"{log_task.oracle.gold_patch}diff --git a/setup.cfg b/setup.cfg\nold mode 100644\nnew mode 100755\n"
     assert spied(with_oracle(log_task, gold_patch=build), open_box) == b"[]"
 
 
+@pytest.mark.slow
 def test_pip_gives_up_at_once_without_a_network_and_the_tests_do_not_know(log_task: Task, open_box: OpenBox) -> None:
     script = log_task.oracle.eval_script.replace("books=4\n", "books=4\necho $PIP_RETRIES > /tmp/before\n")
     script = script.replace("python -m pytest", "env > /tmp/after; python -m pytest")
@@ -184,6 +186,7 @@ def test_cut_ids_and_expected_failures_are_noted(log_task: Task, open_box: OpenB
     assert "notes" not in repr(gold)
 
 
+@pytest.mark.slow
 def test_product_code_cannot_make_a_failure_expected(log_task: Task, open_box: OpenBox) -> None:
     work = "import pytest\n\ndef title(text):\n    pytest.xfail('it is hard')\n"
     verdict = verdict_on(log_task, open_box, {"words/cases.py": work})
@@ -279,6 +282,7 @@ def test_django_runs_are_read_from_the_signed_reporter(django_task: Task, open_b
     assert "tests/runtests.py" in verdict_on(task, open_box, {"tests/runtests.py": "print('ok')"}).dropped
 
 
+@pytest.mark.slow
 def test_printed_results_of_django_do_not_count(django_task: Task, open_box: OpenBox) -> None:
     lines = "".join(f"print({test + ' ... ok'!r})\n" for test in (TITLE, *django_task.oracle.pass_to_pass))
     verdict = verdict_on(django_task, open_box, {"words/cases.py": f"{lines}import os\nos._exit(0)\n"})
@@ -399,6 +403,7 @@ def test_a_rows_own_parser_runs_in_the_sandbox(log_task: Task, open_box: OpenBox
     assert not verdict_on(task, open_box, {}).resolved
 
 
+@pytest.mark.slow
 def test_worst_result_of_a_parser_program_counts() -> None:
     ends = [("a", "PASSED"), ("a", "FAILED"), ("a", "passed"), ("b", "SKIPPED"), ("b", "PASSED"), ("c", "odd")]
     tests = [{"name": name, "status": status} for name, status in ends]
@@ -424,6 +429,7 @@ def test_scripts_are_cut_at_their_marks_or_at_the_runner() -> None:
     assert split_script("npm test\nnpm run more\n") == ("", "npm test\nnpm run more")
 
 
+@pytest.mark.slow
 def test_options_reach_every_call_of_pytest(sandbox_factory: Callable[..., Sandbox], log_task: Task) -> None:
     box = sandbox_factory()
     plan = EvaluationPlan(command='echo "<$PYTEST_ADDOPTS>"')

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from small_tasks import OLD, RUNNERS, Small, assert_alarm, assert_resolved, f2, pytest_file, three, unittest_file
 
+pytestmark = pytest.mark.sample(every=2)
+
 KEPT = "\n\ndef g():\n    return 'some words'\n"
 BODIES = {
     "pytest": pytest_file("assert m.g() == 'some words'\n    assert m.f(1) == 2\n    assert m.g() == 'some words'"),
@@ -124,6 +126,7 @@ def test_what_passes_without_work_stays_proven() -> None:
         assert_alarm(small.judge(f2() + forgiving, seed=seed), small)
 
 
+@pytest.mark.slow
 def test_a_test_that_passes_without_work_gives_nothing_away() -> None:
     small = unknown(
         tests=pytest_file("assert m.f(1) == 2", "assert m.g() == 'some words'"), starting=("test_a", "test_b")
@@ -134,6 +137,7 @@ def test_a_test_that_passes_without_work_gives_nothing_away() -> None:
     assert verdict.counter_tests.runs == 1
 
 
+@pytest.mark.slow
 def test_parameters_that_pass_without_work_count_for_their_function() -> None:
     tests = "import pytest\n\nimport m\n\n\n@pytest.mark.parametrize('x', [1, 0])\ndef test_a(x):\n"
     tests += "    assert m.f(x) == x + 1 or not x\n    assert m.g() == 'some words'\n"

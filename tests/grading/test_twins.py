@@ -405,6 +405,7 @@ def test_tests_that_call_others_play_their_twins_first() -> None:
     assert_alarm(small.judge(always), small)
 
 
+@pytest.mark.slow
 def test_unittest_methods_that_call_others_play_their_twins_first() -> None:
     bodies = ("self.assertEqual(m.f(1), 2)", "self.test_a()\n        self.assertEqual(m.f(2), 3)")
     small = Small(f2(), unittest_file(*bodies), ("test_a", "test_b"), command="python -m unittest test_m")
@@ -491,6 +492,7 @@ def test_b(folder):
 """
 
 
+@pytest.mark.slow
 def test_a_function_with_parameters_of_a_module_is_played_with_fixtures_of_its_own() -> None:
     starting = ("test_a[1]", "test_a[2]")
     small = Small(f2(), PARAMETERS, starting, tuple(f"test_{name}[{number}]" for name in "0b" for number in (1, 2)))

@@ -24,6 +24,8 @@ from swe_gym.trajectories import PolicyInfo, Trajectory, Usage
 from swe_gym.trajectories.run_folder import EpisodeKey
 from swe_gym.types import FolderWorkspace, RewardScript, Task, TaskStep
 
+pytestmark = pytest.mark.sample(every=2)
+
 
 def act(name: str, **arguments: Any) -> str:
     return json.dumps({"name": name, "arguments": arguments})
@@ -156,6 +158,7 @@ def test_the_last_turn_is_left_to_the_submission(visible: Make) -> None:
     assert ([turn.action for turn in short.turns], short.reward) == ([LOOK], 0.0)
 
 
+@pytest.mark.slow
 def test_a_value_of_the_users_and_a_models(visible: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     record = search(visible(max_turns=2), value=f"{__name__}:by_name")
     assert [turn.action for turn in record.turns] == [LOOK]

@@ -65,6 +65,7 @@ def mounts() -> set[str]:
     return {line for line in lines if not any(engine in line for engine in ("docker", "containerd", "kubelet"))}
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("end", ["wait", "exit"], ids=["killed", "forgot-to-close"])
 @pytest.mark.parametrize("tier", ["namespace", "landlock", "process"])
 def test_nothing_outlives_a_process_that_ends_with_busy_sandboxes(tier: str, end: str, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from swe_gym.viewer.server import ViewServer
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
+
 TASKS = tuple(f"t-{number}" for number in range(6))
 
 
