@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import itertools
 import json
 import re
 import signal
@@ -15,18 +16,23 @@ from typing import Any
 import pytest
 
 from swe_gym.curation.mutants import (
+    LEVELS,
     MutantOptions,
     Project,
+    TrialOrder,
     draw_bugs,
     find_places,
     make_mutants,
     make_tasks,
     open_commit,
+    run_trials,
     take_out,
     why_unfit,
+    write_issue,
 )
 from swe_gym.curation.mutation import KINDS, Mutation, draw_mutations, find_mutations, mutate, spread_mutations
 from swe_gym.curation.new_task import BuildOptions
+from swe_gym.envs import SandboxGroup
 from swe_gym.errors import TaskError, UsageError
 from swe_gym.grading.counter import TextEdit
 from swe_gym.grading.diff import touched_files
@@ -411,6 +417,19 @@ def test_bugs_whose_tests_cannot_all_be_hidden_come_last(project: Project) -> No
     last = [not shown.isdisjoint(bug.trial.tests) for bug in bugs]
     assert last == sorted(last)
     assert {*last} == {False, True}
+
+
+def test_no_issue_tells_file_line_test_or_a_hard_one_the_function(project: Project) -> None:
+    bugs = [*draw_bugs(project, 0)][:16]
+    order = TrialOrder(tuple(bug.trial for bug in bugs), project.seconds, project.clock, project.most)
+    with SandboxGroup(project.base, "local", {}) as group:
+        found = [(bug.mutation, one) for bug, one in zip(bugs, run_trials(group, order), strict=True) if one.failing]
+    assert len(found) > 4
+    for (mutation, one), level in itertools.product(found, LEVELS):
+        text = write_issue(project, mutation, one, level)
+        words = {*re.findall(r"\w+", text)}
+        assert not words & {"py", "line", "test_shop", *(name for test in one.failing for name in test.split(".")[1:])}
+        assert level != "hard" or text.startswith("The bug is in") or mutation.names[-1] not in words
 
 
 def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(project: Project, tmp_path: Path) -> None:
