@@ -35,7 +35,16 @@ from ..sandboxes.contents import prepare_workspace
 from ..tasks import TaskRecord, digest, read_records
 from ..types import GitWorkspace, JsonObject, Oracle, PythonEnv, Task, TestCommand, TestStatus
 from .audit_variants import split_sections
-from .mutation import SELDOM_FOUND, Function, Mutation, draw_mutations, find_mutations, mutate, spread_mutations
+from .mutation import (
+    SELDOM_FOUND,
+    Function,
+    Mutation,
+    draw_mutations,
+    find_mutations,
+    first_lines,
+    mutate,
+    spread_mutations,
+)
 from .new_task import (
     BUILD_TIMEOUT,
     DEFAULTS,
@@ -134,32 +143,15 @@ class Project(NamedTuple):
     clock: float
     mentioned: Collection[str] = ()
 
-    def is_tested(self, path: str, function: Function) -> bool:
-        """Whether a test calls a function of a file."""
-        return not self.lines or bool(self._tests_at(path, _first_lines(function)))
-
-    def tests_of(self, mutation: Mutation) -> Collection[str]:
-        """Return the tests that may find a bug: they run a statement that it changes, or call its function."""
-        if not self.lines:
-            return self.forkable
-        if mutation.lines:
-            return self._tests_at(mutation.path, mutation.lines)
-        function = Source(self.files[mutation.path]).function(mutation.names)
-        return self._tests_at(mutation.path, _first_lines(function))
-
-    def _tests_at(self, path: str, lines: Iterable[int]) -> Collection[str]:
+    def tests_at(self, path: str, lines: Iterable[int]) -> Collection[str]:
+        """Return the tests that run one of the lines of a file, or call a function that begins there."""
         known = self.lines.get(path, {})
-        return set[str]().union(*(known.get(line, ()) for line in lines))
+        return set[str]().union(*(known.get(line, ()) for line in lines)) if self.lines else self.forkable
 
     @property
     def most(self) -> int:
         """Number of tests that a bug may break."""
         return max(1, int(MOST_BROKEN * len(self.passing)))
-
-
-def _first_lines(function: Function) -> tuple[int, int]:
-    """Return the lines where a function may begin: that of its first decorator, and its own."""
-    return min(node.lineno for node in (function, *function.decorator_list)), function.lineno
 
 
 # --- the project --------------------------------------------------------------------------------------------------
@@ -392,7 +384,7 @@ def make_bug(project: Project, mutation: Mutation) -> Bug:
     oracle = project.base.oracle.model_copy(update={"start_patch": put, "gold_patch": take})
     task_id = f"mutant__{project.name}-{project.version}-{number}"
     fields = {"task_id": task_id, "difficulty": LEVELS[int(number, 16) % len(LEVELS)], "oracle": oracle}
-    tests = project.tests_of(mutation)
+    tests = project.tests_at(mutation.path, mutation.lines)
     trial = Trial(mutation.path, after.decode("latin-1"), tuple(test for test in project.passing if test in tests))
     return Bug(mutation, project.base.model_copy(update=fields), trial)
 
@@ -895,8 +887,8 @@ def draw_bugs(project: Project, seed: int) -> Iterator[Bug]:
     """Yield bugs that tests may find, first those for which all these tests can be hidden and are not too many."""
     some, many = list[Mutation](), list[Mutation]()
     shown = _find_shown(project)
-    for mutation in find_mutations(project.files, project.is_tested):
-        if tests := project.tests_of(mutation):
+    for mutation in find_mutations(project.files, lambda path, one: bool(project.tests_at(path, first_lines(one)))):
+        if tests := project.tests_at(mutation.path, mutation.lines):
             (many if len(tests) > project.most or not shown.isdisjoint(tests) else some).append(mutation)
     seen: set[str] = set()
     drawn = (draw_mutations(found, seed, seldom=SELDOM_FOUND) for found in (some, many))

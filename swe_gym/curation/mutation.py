@@ -61,7 +61,7 @@ class Mutation(NamedTuple):
         names: Function, within its classes.
         kind: What is changed; see `KINDS`.
         edits: The changes.
-        lines: Lines of the statements that change: one must run to show the bug. Empty: the signature changes.
+        lines: Lines of the statements that change or, if none does, where the function begins. One must run.
     """
 
     path: str
@@ -340,7 +340,13 @@ def _mutations_of(path: str, names: tuple[str, ...], site: Site) -> Iterator[Mut
         for made in make(site):
             edits = (made,) if isinstance(made, TextEdit) else made
             if _changes(site, edits):
-                yield Mutation(path, names, kind, edits, frozenset(_changed_lines(site, kind, edits)))
+                lines = frozenset(_changed_lines(site, kind, edits)) or first_lines(site.function)
+                yield Mutation(path, names, kind, edits, lines)
+
+
+def first_lines(function: Function) -> frozenset[int]:
+    """Return the lines where a function may begin: that of its first decorator, and its own."""
+    return frozenset({min(node.lineno for node in (function, *function.decorator_list)), function.lineno})
 
 
 def _changed_lines(site: Site, kind: str, edits: Sequence[TextEdit]) -> Iterator[int]:

@@ -322,7 +322,7 @@ def f(a, b=1):
         lines.setdefault(one.kind, set()).add(tuple(sorted(one.lines)))
     assert lines["comparison"] == {(2,), (7,)}
     assert lines["arithmetic"] == lines["effect"] == {(3, 4)}
-    assert lines["default"] == {()}
+    assert lines["default"] == {(1,)}
     assert lines["missing-branch"] == {(6,), (8,)}
     assert lines["missing-function"] == {(2, 3, 4, 5, 6, 7, 8, 9)}
 
