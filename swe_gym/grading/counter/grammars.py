@@ -124,7 +124,7 @@ class ForeignTests:
 
 def _sub_test(test: str) -> str:
     """The last name of a Go sub-test, "TestX/some_case"; empty for other ids."""
-    found = re.fullmatch(r"(?:.*[./: ])?Test\w*/(?:.*/)?([^/]+)", test)
+    found = re.fullmatch(r"(?:.*[./: ])?(?:Test|Fuzz)\w*/(?:.*/)?([^/]+)", test)
     return found[1] if found else ""
 
 
@@ -211,6 +211,9 @@ JS_OPPOSITES = {
 
 JS_EXPECT = ("expect(", "chai.expect(")
 JS_STATEMENTS = ("expression_statement", "lexical_declaration", "variable_declaration", "return_statement", "comment")
+COMPUTED = "${}"
+"""Stands for a title that is not written out."""
+
 PLACEHOLDER = re.compile(r"%[\w#%]|\$\{[^}]*\}|\$[\w.]+")
 
 
@@ -236,11 +239,12 @@ def _read_test_call(node: Node) -> tuple[str, Node | None, bool]:
     arguments = node.child_by_field_name("arguments") if node.type == "call_expression" else None
     given = arguments.named_children if arguments is not None else []
     functions = [one for one in given if one.type in FUNCTIONS]
-    if len(given) < 2 or not functions or given[0].type not in ("string", "template_string"):
+    if len(given) < 2 or not functions or given[0].type in FUNCTIONS:
         return "", None, False
     called = set(re.findall(r"\w+", _text(node.child_by_field_name("function"))[:80]))
     kind = called & (JS_TESTS | JS_SUITES) if "skip" not in called else set()
-    return _text(given[0])[1:-1], functions[-1] if kind else None, not kind & JS_SUITES
+    title = _text(given[0])[1:-1] if given[0].type in ("string", "template_string") else COMPUTED
+    return title, functions[-1] if kind else None, not kind & JS_SUITES
 
 
 def _find_in_body(body: Node, *, is_block: bool) -> Spots:
@@ -324,10 +328,11 @@ def fit_title(test: str, written: WrittenTest) -> int:
     if _read_title(written.names[-1])[1] not in said:
         return 0
     for count in range(len(written.names), 0, -1):
-        pattern = " ".join(_read_title(name)[0] for name in written.names[-count:])
-        before = "(?:.* )?" if count == len(written.names) else ""
-        if pattern.strip(".* ") and re.fullmatch(before + pattern, said):
-            return 1000 * count + len(pattern)
+        read = [_read_title(name) for name in written.names[-count:]]
+        pattern = "".join(f" {one}" if core else "(?: .*)?" for one, core in read)
+        before = "(?:.*(?= ))?" if count == len(written.names) else ""
+        if any(core for _, core in read) and re.fullmatch(before + pattern, f" {said}"):
+            return sum(1000 + len(core) for _, core in read if core)
     return 0
 
 
@@ -346,20 +351,34 @@ GO_OPPOSITES |= {
 }
 """Assertions of testify, and their opposites."""
 
+GO_TEST = re.compile(r"(?:Test|Fuzz|Example)(?![a-z])")
 FAILS = re.compile(rb"\.(?:Error|Errorf|Fatal|Fatalf|Fail|FailNow)\(")
 SWAPPED = {"==": "!=", "!=": "=="}
 
 
 def find_in_go(root: Node) -> Iterator[WrittenTest]:
-    """Yield the functions named `TestX`, with their sub-tests."""
+    """Yield the functions named `TestX`, `FuzzX` and `ExampleX`, with their sub-tests."""
     for function in root.named_children:
         body = function.child_by_field_name("body")
         name = function.child_by_field_name("name")
-        if function.type == "function_declaration" and body is not None and re.match(r"Test(?![a-z])", _text(name)):
+        if function.type == "function_declaration" and body is not None and GO_TEST.match(_text(name)):
             parts = tuple(_find_parts(body))
             inner = {spot for part in parts for spot in part.spots}
             spots = [spot for spot in _find_in_go_body(body, function) if spot not in inner]
-            yield WrittenTest((_text(name),), body.start_byte + 1, tuple(spots), parts)
+            printed = _find_printed(body) if _text(name).startswith("Example") else ()
+            yield WrittenTest((_text(name),), body.start_byte + 1, (*printed, *spots), parts)
+
+
+def _find_printed(body: Node) -> Iterator[Spot]:
+    """The lines that an example is to print, in the comment at its end."""
+    begun = False
+    for comment in [node for node in _walk(body, bool) if node.type == "comment"]:
+        head = re.match(r"(?i)//\s*(?:unordered )?output:", _text(comment))
+        begun = begun or head is not None
+        said = _text(comment)[head.end() if head else 2 :]
+        if begun and len(said.strip()) > 1:
+            end = comment.end_byte
+            yield Spot("literal", TextEdit(end - len(said.encode()), end, said))
 
 
 def _find_in_go_body(body: Node, function: Node) -> Iterator[Spot]:
@@ -442,11 +461,11 @@ def _find_go_literals(value: Node) -> Iterator[Spot]:
 
 def _find_parts(body: Node) -> Iterator[SubTest]:
     for node in _walk(body, bool):
-        if node.type == "call_expression" and _text(node.child_by_field_name("function")).endswith(".Run"):
+        if node.type == "call_expression" and _text(node.child_by_field_name("function")).endswith((".Run", ".Fuzz")):
             given = node.child_by_field_name("arguments").named_children
-            if len(given) == 2 and given[1].type == "func_literal":
+            if given and given[-1].type == "func_literal":
                 name = _rewrite(_text(given[0])) if given[0].type in GO_LITERALS else ""
-                yield SubTest(name, tuple(_find_in_go_body(given[1].child_by_field_name("body"), given[1])))
+                yield SubTest(name, tuple(_find_in_go_body(given[-1].child_by_field_name("body"), given[-1])))
         elif node.type == "literal_value" and node.parent.type == "literal_element":
             yield from _find_row(node)
 

@@ -99,6 +99,7 @@ describe("shop", () => {
     if (slow) return;
     expect(await say()).toMatch("sum 2");
   });
+  for (const [a, b] of pairs) it(`"${a}" + "${b}"`, () => { expect(join(a, b)).toBe("the end"); });
   it("serves", (done) => { request(app).get("/").expect(200, "Hello there", done); });
 });
 """
@@ -150,12 +151,21 @@ def test_a_go_test_without_literals_has_its_comparison_turned() -> None:
     assert plan_of({"m_test.go": GO}, ("TestTotal",), none).uncovered == {"TestTotal": NO_CHANGE}
 
 
+def test_a_go_example_changes_what_it_prints() -> None:
+    text = 'package shop\n\nfunc ExampleTotal() {\n\tfmt.Println(Total(nil), "items")\n\t// Output:\n\t// 0 items\n}\n'
+    plan = plan_of({"m_test.go": text}, ("ExampleTotal",))
+    assert (plan.groups[0].kind, plan.groups[0].effective) == ("literal", 2)
+    assert all(line.startswith("\t// ") for line in changed(plan, 0))
+
+
 @pytest.mark.parametrize(
     ("test", "kind", "line"),
     [
         ("adds two", "literal", '  it("adds two", () => {'),
         ("m.test.js > shop > adds 1 and 2", "comparison", ".not.toEqual(c)"),
         ("shop says it", "failure", "throw new Error"),  # its assertion is not sure to run
+        ('m.test.js > shop > "/" + "/a"', "literal", 'expect(join(a, b)).toBe("'),
+        ('shop > "/" + "/"', "literal", 'expect(join(a, b)).toBe("'),
         ("shop - serves", "literal", 'request(app).get("/").expect('),
     ],
 )
