@@ -1,7 +1,12 @@
-"""`Session`: the door through which the agent of one episode reaches its model."""
+"""`Session`: the door through which the agent of one episode reaches its model.
+
+A `Flight` is the sampling of a call, for one request or several equal ones.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import functools
 import json
 import logging
@@ -20,7 +25,6 @@ from ..sandboxes import Connection
 from ..trajectories import Turn, Usage
 from ..types import Json, JsonObject
 from .calls import Answer, Call, Refusal, digest, digests_of
-from .flights import POLL, Flight, events_of
 from .history import AnsweredCall, CallHistory, CallPlace, Reason
 from .http import HttpLimits, HttpRequest, HttpResponse, serve
 from .parsing import parse_json
@@ -28,6 +32,73 @@ from .protocols import Dialect, Target, find_target, speaker
 from .record import OnTurn, Record, segments_of
 from .sampler import Sampler, refuse_errors, sample
 from .tool_calls import specs_of
+
+POLL = 0.5
+"""Seconds after which a waiting call is checked for an agent that hung up."""
+
+
+class Flight:
+    """The sampling of a call, for one request or several equal ones. Guarded by the session's lock."""
+
+    def __init__(self, key: bytes, number: int) -> None:
+        self.key, self.number = key, number
+        self.result: concurrent.futures.Future[Answer] = concurrent.futures.Future()
+        self.node: AnsweredCall | None = None
+        self.failed = self.delivered = False
+        self.waiting = 1
+        self.abandoned = threading.Event()
+
+    def serves(self, *, again: bool) -> bool:
+        """Return whether its answer is the one to an equal request: a retry, or the first one was cut off."""
+        return not self.failed and (again or (not self.taken and not self.waiting))
+
+    @property
+    def taken(self) -> bool:
+        """Whether the agent took the answer."""
+        return self.delivered or (self.node is not None and self.node.taken)
+
+    def join(self) -> None:
+        """Add a request."""
+        self.waiting += 1
+        self.abandoned.clear()
+
+    def leave(self, *, delivered: bool) -> None:
+        """Remove a request."""
+        self.waiting -= 1
+        self.delivered = self.delivered or delivered
+        if not self.waiting:
+            self.abandoned.set()
+
+    def wait(self, request: HttpRequest, seconds: float) -> Answer | None:
+        """Return the answer; None if there is none yet.
+
+        Raises:
+            Refusal: The call failed.
+            ConnectionError: The agent hung up.
+        """
+        deadline, answer = time.monotonic() + seconds, None
+        while answer is None and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                answer = self.result.result(min(left, POLL))
+            if not request.alive():
+                raise ConnectionError("the agent hung up")
+        return answer
+
+
+def events_of(
+    dialect: Dialect, call: Call, flight: Flight, request: HttpRequest, wait: float, *, late: bool
+) -> Iterator[bytes]:
+    """Yield the events of an answer, and until it is there a sign of life every `wait` seconds, at once if `late`."""
+    if late:
+        yield dialect.PING
+    try:
+        while (answer := flight.wait(request, wait)) is None:
+            yield dialect.PING
+    except Refusal as refusal:
+        yield dialect.error_event(refusal)
+    else:
+        yield b"".join(dialect.events(call, answer))
+
 
 logger = logging.getLogger(__name__)
 

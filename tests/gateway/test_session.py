@@ -12,11 +12,10 @@ from gateway_parts import TOOLS, ByteTokenizer, Feed, Scripted, SocketConnection
 
 from swe_gym.errors import PolicyError
 from swe_gym.gateway.calls import Call
-from swe_gym.gateway.flights import Flight, events_of
 from swe_gym.gateway.http import HttpLimits, HttpRequest
 from swe_gym.gateway.model_server import ServedGenerator, ServerSampler
 from swe_gym.gateway.protocols import DIALECTS, find_target
-from swe_gym.gateway.session import Limits, Session
+from swe_gym.gateway.session import Flight, Limits, Session, events_of
 from swe_gym.gateway.token_sampler import TokenSampler
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.rollout.tokens import ChatTemplate, Completion

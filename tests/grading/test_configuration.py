@@ -2,7 +2,7 @@
 
 import pytest
 
-from swe_gym.grading.configuration import pytest_section
+from swe_gym.grading.staging import pytest_section
 
 
 def test_changes_outside_pytest_sections_are_ignored() -> None:
