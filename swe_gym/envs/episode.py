@@ -183,7 +183,7 @@ class EpisodeState:
             "pass_to_pass_total": len(verdict.pass_to_pass),
             "counter_tests": len(verdict.counter_tests.kinds),
             "alarms": len(verdict.counter_tests.alarms),
-            "unproven": verdict.unproven,
+            "unproven": self.verdict.unproven if self.verdict else "",
             "already_passes": self.already_passes,
         }
 
