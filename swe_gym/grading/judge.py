@@ -30,6 +30,7 @@ from .staging import Stage
 ALARM = "a counter-test passed, which correct work fails"
 NOT_IN_TWINS = "{} required tests passed, but not where they were played again, which contradicts the gold patch"
 NOT_RUN = "the tests cannot be run with this work, and can without it"
+NO_WORK = "there is no work that could change its result"
 NOT_PROVEN = "its counter-tests say nothing about the gold patch either"
 
 FAILED = frozenset({TestStatus.FAILED, TestStatus.ERROR, TestStatus.MISSING})
@@ -135,8 +136,9 @@ class Judge:
         self._starting = set(oracle.fail_to_pass) or passing
         self._keeping = {*oracle.pass_to_pass, *passing} - self._starting
         self._plain = GradedRun({})
-        self._whole: Results | None = None  # of the first run, while the plan holds only tests that must start passing
+        self._whole: Results | None = None  # of the first run, while the plan holds only what is proven once more
         self._kept: tuple[CounterGroup, ...] = ()  # what that run proved
+        self._learned: set[str] = set()  # tests whose originals something gave away
         self._rng = Random(self.options.seed or secrets.token_bytes(32))
         self._alarms: dict[str, str] = {}
         self._unfit: dict[str, str] = {}
@@ -222,15 +224,20 @@ class Judge:
             unfit={**self.options.unfit, **{test: kinds.split("+") for test, kinds in self._unfit.items()}},
             unforkable={*self.options.unforkable, *self._unforkable()},
         )
-        return bool(found.returned) or any(found.passing.values())
+        self._learned = {*found.returned, *(test for test, lines in found.passing.items() if lines)}
+        return bool(self._learned)
 
     def _run_alone(self) -> bool:
-        """Judge the functions that must start passing once more, by other texts and without the other tests.
+        """Judge the functions of which something was learned once more, by other texts and without the other tests.
 
         Returns:
             Whether that decides. It does not if a test that passed among the others fails alone.
         """
-        numbers = [number for number, group in enumerate(self.plan.groups) if not group.starts]
+        numbers = [
+            number
+            for number, group in enumerate(self.plan.groups)
+            if not (group.starts and self._learned.intersection(group.tests))
+        ]
         if not all(self._is_proven(number) for number in numbers):
             return False
         self._whole, self._kept = self._plain.results, tuple(self.plan.groups[number] for number in numbers)
@@ -246,7 +253,9 @@ class Judge:
     def _play(self, fresh: Sandbox) -> None:
         """Plan the counter-tests and run the tests. All files are read before code of the work runs."""
         ready = self.stage.prepare(self.patch, fresh)
-        if self.grader.counted:
+        if not self.patch.changes:
+            self.plan = CounterPlan(uncovered=dict.fromkeys(sorted(self._starting), NO_WORK))
+        elif self.grader.counted:
             self.plan = self._plan(fresh, forks=ready.plan.runner is not None)
         self._play_planned(ready, fresh)
         if not self.runs[-1].results.forked:
@@ -278,11 +287,15 @@ class Judge:
 
     def _plan(self, fresh: Sandbox, *, forks: bool) -> CounterPlan:
         finder = Finder(self.task.oracle, fresh, self.patch.paths)
-        keeping = self._keeping
+        starting, keeping = self._starting, self._keeping
+        uncovered: Mapping[str, str] = {}
         if self._whole is not None:
-            keeping = {test for group in self.plan.groups if group.starts for test in group.tests} & keeping
+            uncovered = self.plan.uncovered
+            tests = {test for group in self.plan.groups if group not in self._kept for test in group.tests}
+            starting, keeping = starting & tests, keeping & tests
         issue = self.task.problem_statement
-        plan = plan_counters(finder, sorted(self._starting), sorted(keeping), self._rng, self.options, issue)
+        plan = plan_counters(finder, sorted(starting), sorted(keeping), self._rng, self.options, issue)
+        plan = replace(plan, uncovered={**uncovered, **plan.uncovered})
         return plan if forks else plan.unforked(range(len(plan.groups)))
 
     def _with_twins(self, ready: Ready, sandbox: Sandbox) -> GradedRun:

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 from small_tasks import OLD, RUNNERS, Small, assert_alarm, assert_resolved, f2, pytest_file, three, unittest_file
 
+from swe_gym.grading import grade
+from swe_gym.grading.judge import NO_WORK
+from swe_gym.grading.patch import Patch
+
 pytestmark = pytest.mark.sample(every=2)
 
 KEPT = "\n\ndef g():\n    return 'some words'\n"
@@ -102,6 +106,29 @@ def test_a_failure_before_any_assertion_hides_them_all() -> None:
     verdict = small.judge(small.gold)
     assert_resolved(verdict)
     assert set(verdict.counter_tests.passing.values()) == {()}
+
+
+def test_functions_of_which_nothing_is_learned_run_once() -> None:
+    tests = pytest_file("assert m.g() == 'some words'\n    assert m.f(1) == 2", "assert m.f(2) == 3")
+    small = unknown(tests=tests, starting=("test_a", "test_b"))
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    found = verdict.counter_tests
+    assert (set(found.kinds), found.texts.keys(), found.runs) == (small.names, small.names, 2)
+    first, second = verdict.log.split("run 2")
+    assert ("2 passed" in first, "1 passed" in second) == (True, True), verdict.log
+    wrong = small.judge(f2("2 if x == 1 else x") + KEPT)
+    assert (wrong.resolved, wrong.fail_to_pass[small.name("test_a")]) == (False, "passed")
+
+
+def test_no_work_needs_no_proof() -> None:
+    """Nothing is there that could change results."""
+    small = unknown()
+    with small.open() as fresh:
+        verdict = grade(small.task, Patch(), fresh, small.open)
+    assert not verdict.resolved
+    found, (test,) = verdict.counter_tests, small.names
+    assert (found.texts, found.uncovered, len(small.opened)) == ({}, {test: NO_WORK}, 1)
 
 
 def test_unresolved_work_teaches_nothing() -> None:
