@@ -1,13 +1,21 @@
 """Time and truth of forks: a sandbox with the files of another one, by its snapshot and by a copy of everything.
 
-python benchmarks/forks.py                       # 2,000 files, 50 changed
-python benchmarks/forks.py --random 1000         # random edits, forks of forks, files compared
-python benchmarks/forks.py --chain 100           # the same, each fork of the one before
-python benchmarks/forks.py --kills 20            # SIGKILL while it forks: processes and folders that are left
-python benchmarks/forks.py --backend docker
+python benchmarks/forks.py                       # all of it on local: 1,000 random forks
+python benchmarks/forks.py --backend docker --random 100
+python benchmarks/forks.py --only times          # 2,000 files, 50 changed
+python benchmarks/forks.py --only random         # random edits, forks of forks, files compared
+python benchmarks/forks.py --only chain          # the same, each fork of the one before
+python benchmarks/forks.py --only children       # many forks of one sandbox, open at the same time
+python benchmarks/forks.py --only bytes          # size of a checkpoint beside what was written
+python benchmarks/forks.py --only toy            # time and CPU time of a fork and of a state signature, bundled task
+python benchmarks/forks.py --only kills          # SIGKILL while it forks: processes and folders that are left
+
+Random edits also make what is rare: hard links, pipes, deleted folders (whiteouts), names that are no text. CPU time
+is that of all processes, the sandbox's among them, and compares on a busy machine.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -22,8 +30,10 @@ from typing import Any
 
 from common import show
 
+from swe_gym.envs import SweEnv, task_spec
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.types import FilesWorkspace
+from swe_gym.wrappers import StateSignature
 
 CHANGE = "for j in $(seq {count}); do echo x >> d$((j % 2))/f$((j / 2)).py; done"
 
@@ -44,11 +54,13 @@ def name():
     return draw.choice(["a", "b", "odd\nname", "\udcff", "x y", ".dot"]) + str(draw.randrange(9))
 for _ in range(12):
     place = os.path.join(os.path.dirname(pick(False)), name())
-    what = draw.randrange(9)
+    what = draw.randrange(11)
     try:
         if what == 0:
-            with open(pick(False), "ab") as file:
-                file.write(os.urandom(9))
+            path = pick(False)
+            if os.path.isfile(path):  # a pipe would wait for a reader
+                with open(path, "ab") as file:
+                    file.write(os.urandom(9))
         elif what == 1:
             with open(place, "wb") as file:
                 file.write(b"new" * draw.randrange(99))
@@ -64,6 +76,10 @@ for _ in range(12):
             os.symlink(pick(draw.random() < 0.5), place)
         elif what == 7:
             os.chmod(pick(False), draw.randrange(0o1000) | 0o400)
+        elif what == 8:
+            os.link(pick(False), place, follow_symlinks=False)
+        elif what == 9:
+            os.mkfifo(place)
         else:
             os.makedirs(os.path.join(place, name()), exist_ok=True)
     except (OSError, shutil.Error):
@@ -173,6 +189,8 @@ def check(spec: SandboxSpec, backend: str, forks: int, seed: int, most: int) -> 
     draw = random.Random(seed)
     alive, times, wrong = [start(spec, backend)], [], 0
     for number in range(forks):
+        if number and number % 100 == 0:
+            print(f"{number} forks, {wrong} differing", flush=True)
         parent = draw.choice(alive)
         parent.exec(["python3", "-c", EDIT, str(seed + number)])
         began = time.perf_counter()
@@ -189,6 +207,76 @@ def check(spec: SandboxSpec, backend: str, forks: int, seed: int, most: int) -> 
         sandbox.close()
     rows = [percentiles("fork", times), ["differing", str(wrong), f"of {2 * forks}"]]
     show(f"{forks} random forks on {backend}, ms", ["", "p50", "p95"], rows, f"load {os.getloadavg()[0]:.1f}")
+
+
+def fork_children(spec: SandboxSpec, backend: str, count: int) -> None:
+    """Fork one sandbox many times, edit each fork while all are open, and compare the files of all."""
+    with contextlib.ExitStack() as opened:
+        parent = opened.enter_context(start(spec, backend))
+        parent.exec(["python3", "-c", EDIT, "1"])
+        before, began = describe(parent), time.perf_counter()
+        children = [opened.enter_context(fork(parent, spec, backend)) for _ in range(count)]
+        spent = time.perf_counter() - began
+        wrong = sum(describe(child) != before for child in children)
+        for number, child in enumerate(children):
+            child.exec(["python3", "-c", EDIT, str(number)])
+        after = [describe(child) for child in children]
+        wrong += describe(parent) != before
+        rows = [["children open", str(count)], ["seconds for all", f"{spent:.1f}"], ["differing", str(wrong)]]
+        rows.append(["different after an edit each", str(len(set(after)))])
+    show(f"Children of one sandbox on {backend}", ["", ""], rows, f"load {os.getloadavg()[0]:.1f}")
+
+
+def count_bytes(spec: SandboxSpec, backend: str) -> None:
+    """Print the size of checkpoints after random bytes, which cannot be compressed, were written."""
+    rows = []
+    with start(spec, backend) as sandbox:
+        for size in (0, 1_000, 100_000, 10_000_000):
+            sandbox.exec(f"head -c {size} /dev/urandom > written")
+            taken = sandbox.snapshot()
+            rows.append([f"{size:,}", f"{len(taken.pack()):,}", str(len(taken.entries))])
+    show(f"A checkpoint on {backend}", ["bytes written", "bytes stored", "entries"], rows)
+
+
+def measure_toy(backend: str, rounds: int) -> None:
+    """Print wall-clock and CPU time of a fork of a bundled task, of its parts, and of a state signature."""
+    env = StateSignature(SweEnv("toy", task_id="larder-overwrite-evicts", backend=backend))
+    with contextlib.closing(env):
+        info = env.reset(seed=1)[1]
+        box = env.unwrapped.sandbox
+        box.exec("echo 1 >> larder/cache.py; echo 2 > new.py")
+        spec, taken, rows = task_spec(env.unwrapped.task, {}), box.snapshot(), []
+        child = start(spec, backend)
+        parts: dict[str, Callable[[], Any]] = {
+            "state signature": lambda: env._sign(info),
+            "start": lambda: open_sandbox(spec, backend),
+            "mark": child.mark_start,
+            "snapshot": box.snapshot,
+            "restore": lambda: child.restore(taken),
+            "fork": lambda: fork(box, spec, backend),
+        }
+        for name, work in parts.items():
+            opened, times, before = [], [], cpu_time()
+            for _ in range(rounds):
+                began = time.perf_counter()
+                opened.append(work())
+                times.append((time.perf_counter() - began) * 1000)
+            rows.append([*percentiles(name, times), f"{(cpu_time() - before) / rounds:.1f}"])
+            for one in opened:
+                if isinstance(one, Sandbox):
+                    one.close()
+        child.close()
+    show(f"A bundled task on {backend}, ms", ["", "p50", "p95", "CPU"], rows, f"load {os.getloadavg()[0]:.1f}")
+
+
+def cpu_time() -> float:
+    """Return the CPU time of this process and all that it started and that still run, in milliseconds."""
+    total = 0
+    for pid in [os.getpid(), *descendants(os.getpid())]:
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):
+                total += int(file.read_text().split()[0])
+    return total / 1e6
 
 
 def descendants(pid: int) -> list[int]:
@@ -211,7 +299,7 @@ def kill(times: int, seed: int) -> None:
     draw, left, slowest = random.Random(seed), 0, 0.0
     for number in range(times):
         with tempfile.TemporaryDirectory(prefix="swe-gym-forks-") as folder:
-            command = [sys.executable, __file__, "--random", "1000", "--files", "200", "--seed", str(number)]
+            command = [sys.executable, __file__, "--only", "random", "--seed", str(number)]
             process = subprocess.Popen(command, env={**os.environ, "TMPDIR": folder})
             while len(started := descendants(process.pid)) < 4:
                 time.sleep(0.1)
@@ -240,18 +328,28 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--changed", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--random", type=int, default=0, help="number of random forks")
-    parser.add_argument("--chain", type=int, default=0, help="number of forks, each of the one before")
-    parser.add_argument("--kills", type=int, default=0, help="number of processes that are killed")
+    parser.add_argument("--random", type=int, default=1000, help="number of random forks")
+    parser.add_argument("--chain", type=int, default=100, help="number of forks, each of the one before")
+    parser.add_argument("--children", type=int, default=64, help="number of forks of one sandbox")
+    parser.add_argument("--kills", type=int, default=20, help="number of processes that are killed")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=["times", "random", "chain", "children", "bytes", "toy", "kills"])
     given = parser.parse_args()
     spec = SandboxSpec(workspace=make_workspace(given.files), **given.options)
-    if given.kills:
-        kill(given.kills, given.seed)
-    elif given.random or given.chain:
-        check(spec, given.backend, given.random or given.chain, given.seed, most=4 if given.random else 1)
-    else:
-        measure(spec, given.backend, given.changed, given.rounds)
+    small = spec.model_copy(update={"workspace": make_workspace(min(given.files, 200))})
+    parts: dict[str, Callable[[], None]] = {
+        "times": lambda: measure(spec, given.backend, given.changed, given.rounds),
+        "toy": lambda: measure_toy(given.backend, given.rounds),
+        "bytes": lambda: count_bytes(small, given.backend),
+        "children": lambda: fork_children(small, given.backend, given.children),
+        "chain": lambda: check(small, given.backend, given.chain, given.seed, most=1),
+        "random": lambda: check(small, given.backend, given.random, given.seed, most=4),
+        "kills": lambda: kill(given.kills, given.seed),
+    }
+    if given.backend != "local":
+        del parts["toy"], parts["kills"]  # their processes are not ours
+    for part in [given.only] if given.only else parts:
+        parts[part]()
 
 
 if __name__ == "__main__":

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..trajectories import Segment, Trajectory
+from ..trajectories import Segment, Trajectory, Turn
+from .objective import EpisodeSteps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class TrainRow:
         episode: Number of the episode in its batch.
         token_ids: Token ids, shape (length,).
         sampled: Mask of the sampled tokens to train on, booleans of shape (length,).
+        answers: Number of the answer that each sampled token is part of, from 0 in each episode, shape (length,).
         logprobs: Log-probabilities of the sampler, 0 for other tokens, shape (length,).
         versions: Versions of the weights, -1 for other tokens, shape (length,).
         temperature: Sampling temperature.
@@ -32,6 +35,7 @@ class TrainRow:
     episode: int
     token_ids: Tensor
     sampled: Tensor
+    answers: Tensor
     logprobs: Tensor
     versions: Tensor
     temperature: float
@@ -77,6 +81,7 @@ class Batch:
         rows: The segments of all episodes.
         episodes: Episode number of each sampled token, shape (tokens,).
         segments: Number of its row, shape (tokens,).
+        answers: Number of the answer that it is part of, from 0 in each episode, shape (tokens,).
         sampler: Log-probabilities of the sampler, shape (tokens,).
         versions: Version of the weights that sampled each token, shape (tokens,).
     """
@@ -84,6 +89,7 @@ class Batch:
     rows: tuple[TrainRow, ...]
     episodes: Tensor
     segments: Tensor
+    answers: Tensor
     sampler: Tensor
     versions: Tensor
 
@@ -128,12 +134,12 @@ def make_batch(trajectories: Sequence[Trajectory], oldest: int = -1) -> Batch:
 
 def segments_batch(episodes: Sequence[Sequence[Segment]], oldest: int = -1) -> Batch:
     """Make a batch of the segments of each episode, as `make_batch` does."""
-    numbered = [(number, segment) for number, segments in enumerate(episodes) for segment in segments]
-    rows = tuple(_row(number, segment, oldest) for number, segment in numbered if max(segment.versions) >= oldest)
+    rows = tuple(row for number, segments in enumerate(episodes) for row in _rows(number, segments, oldest))
     return Batch(
         rows=rows,
         episodes=_flatten([torch.full((len(row),), row.episode) for row in rows], rows, torch.long),
         segments=_flatten([torch.full((len(row),), number) for number, row in enumerate(rows)], rows, torch.long),
+        answers=_flatten([row.answers for row in rows], rows, torch.long),
         sampler=_flatten([row.logprobs for row in rows], rows, torch.float32),
         versions=_flatten([row.versions for row in rows], rows, torch.long),
     )
@@ -145,17 +151,30 @@ def _flatten(columns: Iterable[Tensor], rows: Iterable[TrainRow], dtype: torch.d
     return torch.cat(parts).to(dtype) if parts else torch.zeros(0, dtype=dtype)
 
 
-def _row(episode: int, segment: Segment, oldest: int) -> TrainRow:
-    """Convert a segment, which `Segment` has validated, to tensors."""
+def _rows(episode: int, segments: Sequence[Segment], oldest: int) -> Iterable[TrainRow]:
+    """Yield the segments of an episode with tokens that are not too old."""
+    answers = 0
+    for segment in segments:
+        row = _row(episode, segment, oldest, answers)
+        answers = int(row.answers[-1]) + 1
+        if max(segment.versions) >= oldest:
+            yield row
+
+
+def _row(episode: int, segment: Segment, oldest: int, answers: int) -> TrainRow:
+    """Convert a segment, which `Segment` has validated, to tensors. `answers` were sampled before it."""
     if segment.loss_mask and segment.loss_mask[0]:
         raise UsageError(
             f"episode {episode}: the first token of a segment is sampled, and no token before it predicts it"
         )
     versions = torch.tensor(segment.versions, dtype=torch.long)
+    mask = torch.tensor(segment.loss_mask, dtype=torch.bool)
+    starts = mask & ~torch.cat([mask.new_zeros(1), mask[:-1]])
     return TrainRow(
         episode=episode,
         token_ids=torch.tensor(segment.token_ids, dtype=torch.long),
-        sampled=torch.tensor(segment.loss_mask, dtype=torch.bool) & (versions >= oldest),
+        sampled=mask & (versions >= oldest),
+        answers=answers + starts.long().cumsum(0) - 1,
         logprobs=torch.tensor(segment.logprobs, dtype=torch.float32),
         versions=versions,
         temperature=segment.temperature,
@@ -204,3 +223,51 @@ def first_fit(lengths: Sequence[int], most: int) -> list[list[int]]:
         groups[place].append(index)
         room[place] -= length
     return groups
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def find_steps(trajectories: Sequence[Trajectory], groups: Sequence[int], gamma: float) -> EpisodeSteps:
+    """Return the steps of episodes whose records have state signatures. An episode without a turn is one step.
+
+    All episodes of a group start in one state. A state without a signature equals no other. Actions are equal if their
+    calls are, whatever the policy thought before them; invalid ones are compared as texts.
+
+    Args:
+        trajectories: The episodes.
+        groups: Group of each. Only states of one group are equal.
+        gamma: Discount factor per step.
+    """
+    numbers: dict[object, int] = {}
+    rows = []
+    for episode, (one, group) in enumerate(zip(trajectories, groups, strict=True)):
+        turns: Sequence[Turn | None] = one.turns or (None,)
+        returns = _discount([turn.reward for turn in one.turns] or [one.reward], gamma)
+        signature: object = ""
+        for place, (turn, earned) in enumerate(zip(turns, returns, strict=True)):
+            known: object = signature if signature or not place else (episode, place)
+            state, action = (group, known), _action_key(turn)
+            rows.append((episode, *(numbers.setdefault(key, len(numbers)) for key in (state, (state, action))), earned))
+            signature = turn.info.get("signature", "") if turn else ""
+    episodes, states, actions, earnings = ([row[column] for row in rows] for column in range(4))
+    return EpisodeSteps(*map(torch.tensor, (episodes, states, actions)), torch.tensor(earnings))
+
+
+def _action_key(turn: Turn | None) -> str:
+    if turn is None:
+        return ""
+    return json.dumps([turn.tool, turn.arguments], sort_keys=True) if turn.tool else turn.action
+
+
+def _discount(rewards: Sequence[float], gamma: float) -> list[float]:
+    """Return the discounted sum of each reward and those after it."""
+    sums = itertools.accumulate(reversed(rewards), lambda after, reward: reward + gamma * after)
+    return list(sums)[::-1]
+
+
+def places_of_tokens(steps: EpisodeSteps, batch: Batch) -> Tensor:
+    """Return the step that each token of a batch is part of, shape (tokens,). Further answers belong to the last."""
+    counts = torch.bincount(steps.episodes)
+    firsts = counts.cumsum(0) - counts
+    return firsts[batch.episodes] + torch.minimum(batch.answers, counts[batch.episodes] - 1)

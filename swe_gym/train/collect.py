@@ -32,6 +32,7 @@ from ..rollout.policies import HostedPolicy, Player, Policy
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
 from ..trajectories import Trajectory, mean_interval, pass_curve
 from ..types import JsonMapping, JsonObject
+from ..wrappers import StateSignature
 from .config import EnvConfig, EvaluationConfig, GenerationConfig, TrainConfig
 
 GRACE = 1.0
@@ -57,12 +58,16 @@ class TrainSlot(NamedTuple):
         group: Number of the task in its batch. Attempts at one task form a group.
         seed: Sampling seed.
         point: Point of another episode at which it starts; None for the start of the task.
+        tree: Number of its tree in its batch: an episode and those that continue it.
+        grown: Whether it continues another episode of its tree, be it from the start of the task.
     """
 
     task_id: str
     group: int
     seed: int
     point: EpisodeCheckpoint | None = None
+    tree: int = 0
+    grown: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class PlayedBatch:
             of the episodes that count, "lost" tries, and "idle". The activities add up to "all" times the threads.
         all_groups: The groups that were played, also those whose episodes were all lost.
         lost_branches: Failure of each lost episode from a point of another one.
+        trees: Tree of each episode, and whether it continues another one of it.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -86,21 +92,23 @@ class PlayedBatch:
     seconds: dict[str, float]
     all_groups: frozenset[int]
     lost_branches: tuple[str, ...] = ()
+    trees: tuple[tuple[int, bool], ...] = ()
 
     @classmethod
     def of(cls, ends: Iterable[tuple[TrainSlot, Trajectory | Failure]], seconds: dict[str, float]) -> PlayedBatch:
         """Return how the episodes of slots ended."""
         found = list(ends)
-        good = [(slot.group, end) for slot, end in found if isinstance(end, Trajectory)]
+        good = [(slot, end) for slot, end in found if isinstance(end, Trajectory)]
         return cls(
             trajectories=tuple(trajectory for _, trajectory in good),
-            groups=tuple(group for group, _ in good),
+            groups=tuple(slot.group for slot, _ in good),
             lost=tuple(_describe_failure(end) for slot, end in found if isinstance(end, Failure) and not slot.point),
             seconds=seconds,
             all_groups=frozenset(slot.group for slot, _ in found),
             lost_branches=tuple(
                 _describe_failure(end) for slot, end in found if isinstance(end, Failure) and slot.point
             ),
+            trees=tuple((slot.tree, slot.grown) for slot, _ in good),
         )
 
     def join(self, other: PlayedBatch) -> PlayedBatch:
@@ -112,6 +120,7 @@ class PlayedBatch:
             seconds={name: self.seconds.get(name, 0.0) + seconds for name, seconds in other.seconds.items()},
             all_groups=self.all_groups | other.all_groups,
             lost_branches=self.lost_branches + other.lost_branches,
+            trees=self.trees + other.trees,
         )
 
     def keep(self, where: Sequence[bool]) -> PlayedBatch:
@@ -121,6 +130,7 @@ class PlayedBatch:
             self,
             trajectories=tuple(self.trajectories[index] for index in chosen),
             groups=tuple(self.groups[index] for index in chosen),
+            trees=tuple(self.trees[index] for index in chosen if self.trees),
         )
 
 
@@ -156,6 +166,7 @@ class _EpisodeWork(NamedTuple):
     number: int
     slot: TrainSlot
     losses: tuple[Trajectory, ...]
+    signed: bool
 
     def make(self, link: DriverLink) -> TrainEpisodeJob:
         """Make the episode on a node."""
@@ -164,9 +175,11 @@ class _EpisodeWork(NamedTuple):
     def episode(self, policy: MakePolicy, losses: list[Trajectory]) -> TrainEpisodeJob:
         """Make the episode with a policy."""
         env = make_env(self.config, self.options)
-        slot = self.slot._asdict()
-        del slot["group"]
-        episode = TrainEpisodeJob(self.place, self.number, env, policy, losses=losses, **slot)
+        task_id, _, seed, point, *_ = self.slot
+        played = StateSignature(env) if self.signed else env
+        episode = TrainEpisodeJob(
+            self.place, self.number, played, policy, losses=losses, task_id=task_id, seed=seed, point=point
+        )
         episode.data = self
         return episode
 
@@ -180,6 +193,7 @@ class Collector:
         generator: Samples tokens.
         template: Chat template of the generator's model.
         options: Further arguments of the environment, for training or evaluation.
+        signed: Whether the records need state signatures.
 
     Raises:
         UsageError: An argument of the environment or the agent is invalid, or the agent's tool calls cannot be rendered
@@ -193,13 +207,17 @@ class Collector:
         generator: Generator,
         template: ChatTemplate,
         options: JsonObject,
+        *,
+        signed: bool = False,
     ) -> None:
         self._config, self._generation = config, generation
         self._generator, self._template = generator, template
-        self._options = options
+        self._options, self._signed = options, signed
         self._agent = make_agent(config.agent, config.agent_options) if config.agent else None
         self._renderer = Renderer(template, generation.tool_call_style) if config.agent else None
         self._first = make_env(config, options)  # holds the source, so that it is read once
+        if signed:
+            StateSignature(self._first)  # refuses an environment whose states it cannot name
         self._open = contextlib.ExitStack()
         self._executor = self._open.enter_context(
             open_executor(config.executor, config.executor_options, options, workers=config.workers)
@@ -257,7 +275,7 @@ class Collector:
     ) -> TrainEpisodeJob:
         """Return a try at the episode of a slot. Earlier tries have left their losses in `losses`."""
         policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
-        work = _EpisodeWork(self._config, self._options, key, number, slot, tuple(losses))
+        work = _EpisodeWork(self._config, self._options, key, number, slot, tuple(losses), self._signed)
         return work.episode(policy, losses)
 
     def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy | Player:

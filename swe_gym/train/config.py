@@ -174,7 +174,8 @@ class AlgorithmConfig(Frozen):
 
     Attributes:
         advantage: Advantage estimator. "gae" needs a value head; the others compare the episodes of a group.
-            "reinforce++" is REINFORCE++-baseline.
+            "reinforce++" is REINFORCE++-baseline. "gigpo" and "rtmc" compare steps that began in equal states, which
+            `StateSignature` names. "tree_grpo" needs collect.branches.
         prompts_per_step: Number of tasks per update.
         group_size: Episodes per task.
         curriculum: "shuffled", or "thompson": prefer tasks that the policy seems to solve half of the time, by Thompson
@@ -197,6 +198,9 @@ class AlgorithmConfig(Frozen):
         entropy_coef: Coefficient of the entropy bonus.
         gamma: Discount factor per sampled token, for "gae".
         gae_lambda: Bias-variance trade-off of "gae".
+        step_gamma: Discount factor per step, for "gigpo" and "rtmc". The papers have 0.95 and 0.99.
+        step_weight: Weight of the comparison of steps in "gigpo".
+        value_prior: Number of visits that a group's mean reward counts as in the value of a state, for "rtmc".
         value_coef: Coefficient of the value loss.
         value_clip: Value clip range. 0 disables clipping.
         whiten: Whiten the advantages of "gae" over the batch.
@@ -211,7 +215,7 @@ class AlgorithmConfig(Frozen):
             (max_staleness + 1) * prompts_per_step groups are in flight.
     """
 
-    advantage: Literal["rloo", "grpo", "dr_grpo", "reinforce++", "gae"] = "rloo"
+    advantage: Literal["rloo", "grpo", "dr_grpo", "reinforce++", "gigpo", "rtmc", "tree_grpo", "gae"] = "rloo"
     prompts_per_step: int = Field(default=16, ge=1)
     group_size: int = Field(default=4, ge=1)
     curriculum: Literal["shuffled", "thompson"] = "shuffled"
@@ -230,6 +234,9 @@ class AlgorithmConfig(Frozen):
     entropy_coef: float = 0.0
     gamma: float = Field(default=1.0, gt=0, le=1)
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    step_gamma: float = Field(default=0.95, gt=0, le=1)
+    step_weight: float = Field(default=1.0, ge=0)
+    value_prior: float = Field(default=2.0, ge=0)
     value_coef: float = Field(default=0.5, ge=0)
     value_clip: float = Field(default=0.2, ge=0)
     whiten: bool = True
@@ -238,6 +245,11 @@ class AlgorithmConfig(Frozen):
     cut_episodes: Literal["keep", "mask"] = "keep"
     async_rollout: bool = False
     max_staleness: int = Field(default=1, ge=0)
+
+    @property
+    def signed(self) -> bool:
+        """Whether the advantage compares states, so that steps need signatures."""
+        return self.advantage in ("gigpo", "rtmc")
 
     @field_validator("dual_clip")
     @classmethod
@@ -283,18 +295,24 @@ class CollectConfig(Frozen):
             The length of the prefix is steered to a pass rate of 1/2 (Prefix Sampling, arXiv 2605.05112).
         demonstrations: Run folder of `swe-gym rollout`, or a trajectory file, whose resolved episodes are successes of
             tasks that this run has not resolved. Their environment must be that of training.
+        branches: Episodes that continue each episode of a group, each from one of its turns at random, for advantage
+            "tree_grpo". An update has prompts_per_step * group_size * (1 + branches) episodes.
         ignore: Regular expressions of text that may differ when actions are played again. The default is the time that
             pytest and unittest print. May change when a run resumes.
     """
 
     prefixes: bool = False
     demonstrations: str = ""
+    branches: int = Field(default=0, ge=0)
     ignore: tuple[str, ...] = (r"in [0-9.]+s",)
 
     @model_validator(mode="after")
     def _check_prefixes(self) -> Self:
-        if not self.prefixes and (self.demonstrations or self.ignore != type(self).model_fields["ignore"].default):
+        usual = self.ignore == type(self).model_fields["ignore"].default
+        if not self.prefixes and (self.demonstrations or not (usual or self.branches)):
             raise ValueError("collect.demonstrations and collect.ignore are for prefixes: set collect.prefixes = true")
+        if self.prefixes and self.branches:
+            raise ValueError("collect.prefixes and collect.branches start episodes in two ways: leave out one of them")
         for pattern in self.ignore:
             try:
                 re.compile(pattern)
@@ -448,6 +466,26 @@ class TrainConfig(Frozen):
             raise ValueError(
                 "env.held_out equals env.train, so evaluation would run the training tasks: "
                 "choose another range, or set run.evaluate_every = 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_credit(self) -> Self:
+        algorithm = self.algorithm
+        if (algorithm.advantage == "tree_grpo") != bool(self.collect.branches):
+            raise ValueError(
+                "algorithm.advantage 'tree_grpo' compares episodes that branched from one: set collect.branches, for "
+                "example to 1; other advantages have no use for it"
+            )
+        if self.env.agent and (algorithm.signed or self.collect.branches):
+            raise ValueError(
+                f"algorithm.advantage {algorithm.advantage!r} needs the calls of each turn, which env.agent makes by "
+                "itself: leave out the agent, or choose an advantage that compares whole episodes"
+            )
+        if self.collect.branches and algorithm.async_rollout:
+            raise ValueError(
+                "collect.branches continues episodes before an update, and algorithm.async_rollout does not wait for "
+                "them: leave out one of both"
             )
         return self
 

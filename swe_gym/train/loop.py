@@ -20,7 +20,7 @@ from ..rollout.tokens import ChatTemplate
 from ..trajectories import Segment, Trajectory
 from ..trajectories.run_folder import LOCK, take_lock
 from ..types import JsonObject
-from .batch import Batch, segments_batch
+from .batch import Batch, find_steps, places_of_tokens, segments_batch
 from .checkpoint import Checkpoints, PassRates, RunState, check_folder
 from .collect import (
     AsyncCollector,
@@ -38,7 +38,7 @@ from .generators import TrainGenerator, check_options, make_generator
 from .learner import Learner, OldLogprobs, Targets, load_learner, load_tokenizer, seed_everything
 from .log import Log, make_tracker
 from .model import explain_writing
-from .objective import estimator, explained_variance, gae, nonzero_variance, whiten
+from .objective import estimator, explained_variance, gae, gigpo, nonzero_variance, rtmc, tree_grpo, whiten
 from .prefixes import Prefixes, find_failed
 from .ranks import Ranks, open_ranks
 from .sampler import SyncedSampler, TrainingStopped, check_logprob_diff, mismatch, sync_weights
@@ -187,9 +187,18 @@ def _drop_nonfinite(
 
 
 def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played: PlayedBatch) -> Targets:
-    rewards = _rewards(played)
+    rewards, groups = _rewards(played), torch.tensor(played.groups)
+    if algorithm.signed:
+        steps = find_steps(played.trajectories, played.groups, algorithm.step_gamma)
+        if algorithm.advantage == "gigpo":
+            found = gigpo(rewards, groups, steps, weight=algorithm.step_weight)
+        else:
+            found = rtmc(rewards, groups, steps, prior=algorithm.value_prior)
+        return Targets(found[places_of_tokens(steps, batch)])
+    if algorithm.advantage == "tree_grpo":
+        return Targets(share_with_roots(tree_grpo(rewards, groups, _trees(played)), batch, played))
     if algorithm.advantage != "gae":
-        return Targets(estimator(algorithm.advantage)(rewards, torch.tensor(played.groups))[batch.episodes])
+        return Targets(estimator(algorithm.advantage)(rewards, groups)[batch.episodes])
     assert old.values is not None
     advantages, returns = torch.zeros(batch.tokens), torch.zeros(batch.tokens)
     for episode in range(len(rewards)):
@@ -201,6 +210,28 @@ def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played:
                 earned, old.values[where], gamma=algorithm.gamma, gae_lambda=algorithm.gae_lambda
             )
     return Targets(whiten(advantages) if algorithm.whiten else advantages, returns)
+
+
+def _trees(played: PlayedBatch) -> Tensor:
+    return torch.tensor([tree for tree, _ in played.trees], dtype=torch.long)
+
+
+def share_with_roots(advantages: Tensor, batch: Batch, played: PlayedBatch) -> Tensor:
+    """Return the advantage of each token, shape (tokens,): the sum over the episodes that it is part of.
+
+    The tokens before a branch are also those of the episode that it continues, and are trained there.
+
+    Args:
+        advantages: Advantages of the episodes.
+        batch: Their tokens.
+        played: The episodes and their trees.
+    """
+    found = advantages[batch.episodes]
+    roots = {tree: episode for episode, (tree, grown) in enumerate(played.trees) if not grown}
+    for advantage, one, (tree, grown) in zip(advantages, played.trajectories, played.trees, strict=True):
+        if grown and tree in roots:
+            found = found + advantage * ((batch.episodes == roots[tree]) & (batch.answers < one.branch_turn))
+    return found
 
 
 _FREE_DISK = "Free disk space and run the same command again"
@@ -334,7 +365,8 @@ class Trainer:
     @contextlib.contextmanager
     def _collectors(self, generator: TrainGenerator) -> Iterator[tuple[Collector, Collector]]:
         parts = (self.config.env, self.config.generation, generator, self.template)
-        with contextlib.closing(Collector(*parts, self.config.env.train)) as train:
+        signed = self.config.algorithm.signed
+        with contextlib.closing(Collector(*parts, self.config.env.train, signed=signed)) as train:
             if not self.config.run.evaluate_every:
                 yield train, train
                 return
@@ -425,13 +457,33 @@ class Trainer:
             missing = groups - len({played.groups[index] for index in _find_varied(played).nonzero()[:, 0].tolist()})
             if missing <= 0:
                 break
-            slots = self.state.draw(train.task_ids, missing, size, algorithm.curriculum)
+            drawn = self.state.draw(train.task_ids, missing, size, algorithm.curriculum)
+            unused = 1 + max((tree for tree, _ in played.trees), default=-1)
+            slots = [slot._replace(tree=tree) for tree, slot in enumerate(drawn, unused)]
             more = train.play(slots, temperature=self.config.generation.temperature)
             self.state.rates.add(more.trajectories)
             played = played.join(more)
             if self.config.collect.prefixes:
                 played = played.join(self._play_prefixes(train, more, size))
+            if self.config.collect.branches:
+                played = played.join(self._play_branches(train, more))
         return played
+
+    def _play_branches(self, train: Collector, started: PlayedBatch) -> PlayedBatch:
+        """Continue each episode from turns at random, its start among them: Tree-GRPO's expansion of a node."""
+        slots = []
+        for one, group, (tree, _) in zip(started.trajectories, started.groups, started.trees, strict=True):
+            for _ in range(self.config.collect.branches):
+                turn = self.state.tasks.randrange(max(1, len(one.turns)))
+                try:
+                    point = EpisodeCheckpoint.of_record(one, turn, ignore=self.config.collect.ignore) if turn else None
+                    if point:
+                        train.check_point(point)
+                except (UsageError, TaskError) as error:
+                    logger.warning("an episode of task %s is not continued: %s", one.task_id, error)
+                    continue
+                slots.append(TrainSlot(one.task_id, group, self.state.tasks.getrandbits(31), point, tree, grown=True))
+        return train.play(slots, temperature=self.config.generation.temperature)
 
     def _play_prefixes(self, train: Collector, started: PlayedBatch, size: int) -> PlayedBatch:
         """Play the groups that failed and have no gradient again, from points of earlier successes of their tasks."""

@@ -1,8 +1,9 @@
 """The mathematics of an update: advantage estimators, and losses as weighted sums of per-token terms.
 
-The group estimators compare the episodes of a task and give one number per episode. `gae` needs a value head and gives
-one number per sampled token. Pass valid episodes only: those that the infrastructure ended are not samples of the
-policy; those that reached a budget are.
+The group estimators compare the episodes of a task and give one number per episode; `tree_grpo` also compares those
+that branched from one. `gigpo` and `rtmc` compare steps that began in equal states and give one number per step. `gae`
+needs a value head and gives one number per sampled token. Pass valid episodes only: those that the infrastructure ended
+are not samples of the policy; those that reached a budget are.
 
 `token_weights` computes the weights, mask and averaging included, once for a whole batch. So the losses of microbatches
 add up to the loss of the batch. All tensors of losses have shape (tokens,): one entry per sampled token.
@@ -10,7 +11,7 @@ add up to the loss of the batch. All tensors of losses have shape (tokens,): one
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -267,13 +268,95 @@ def reinforce_plus_plus(rewards: Tensor, groups: Tensor) -> Tensor:
     return whiten(dr_grpo(rewards, groups))
 
 
+def tree_grpo(rewards: Tensor, groups: Tensor, trees: Tensor) -> Tensor:
+    """Return the sum of `grpo` within the trees and within the groups: Tree-GRPO (arXiv 2509.21240).
+
+    A tree is an episode and those that continue it from one of its turns; a group has several. An episode alone in its
+    tree has only the advantage within its group.
+
+    Args:
+        rewards: Shape (episodes,).
+        groups: Shape (episodes,).
+        trees: Tree number of each episode, shape (episodes,).
+
+    Returns:
+        Advantages, shape (episodes,).
+    """
+    return grpo(rewards, trees) + grpo(rewards, groups)
+
+
+class EpisodeSteps(NamedTuple):
+    """The steps of a batch of episodes, concatenated. Tensors have shape (steps,).
+
+    Attributes:
+        episodes: Number of the episode.
+        states: Number of the state before the step: equal for equal states in a group, and only for these.
+        actions: Number of the state and the action: equal for equal actions in equal states.
+        returns: Discounted sum of the rewards of this step and those after it in its episode.
+    """
+
+    episodes: Tensor
+    states: Tensor
+    actions: Tensor
+    returns: Tensor
+
+
+def gigpo(rewards: Tensor, groups: Tensor, steps: EpisodeSteps, *, weight: float = 1.0) -> Tensor:
+    """Return `grpo` of the episodes plus `grpo` of the returns from equal states: GiGPO (arXiv 2505.10978).
+
+    By its equations 3, 7 and 8, with the standard deviation as the normalization: A = A_E + weight * A_S. A_E compares
+    the rewards of the group, and A_S compares the returns of all steps that began in the same state. A state that
+    occurs once has A_S = 0.
+
+    Args:
+        rewards: Shape (episodes,).
+        groups: Shape (episodes,).
+        steps: The steps. The paper discounts returns by 0.95 per step.
+        weight: Weight of the comparison of steps; 1 in the paper.
+
+    Returns:
+        Advantages, shape (steps,).
+    """
+    return grpo(rewards, groups)[steps.episodes] + weight * grpo(steps.returns, steps.states)
+
+
+def rtmc(rewards: Tensor, groups: Tensor, steps: EpisodeSteps, *, prior: float = 2.0) -> Tensor:
+    """Return the value of the action minus that of the state, over a group: RTMC (arXiv 2604.11037).
+
+    Both are means of returns from first visits: Q(s, a) over the N(s, a) episodes that took a in s, and V(s) over the
+    N(s) = sum_a N(s, a) visits. Few visits say little, so V is drawn towards the mean reward R of the group (equation
+    11): A(s, a) = Q(s, a) - (N(s) V(s) + prior R) / (N(s) + prior). The paper's optional scale per group is left out.
+
+    Args:
+        rewards: Shape (episodes,).
+        groups: Shape (episodes,).
+        steps: The steps. The paper discounts returns by 0.99 per step.
+        prior: Number of visits that the mean reward counts as.
+
+    Returns:
+        Advantages, shape (steps,). Repeated visits of an episode have the advantage of the first.
+    """
+    first = _find_first_visits(steps)
+    action, _ = _means(steps.returns, steps.actions, first)
+    state, visits = _means(steps.returns, steps.states, first)
+    mean = _means(rewards, groups)[0][steps.episodes]
+    return action - (visits * state + prior * mean) / (visits + prior)
+
+
+def _find_first_visits(steps: EpisodeSteps) -> Tensor:
+    """Return which steps are the first of their episode with their state and action, booleans of shape (steps,)."""
+    places = torch.arange(len(steps.episodes))
+    _, index = torch.unique(torch.stack([steps.episodes, steps.actions]), dim=1, return_inverse=True)
+    return torch.full_like(places, len(places)).scatter_reduce(0, index, places, "amin")[index] == places
+
+
 ESTIMATORS: dict[str, Estimator] = {
     "rloo": rloo,
     "grpo": grpo,
     "dr_grpo": dr_grpo,
     "reinforce++": reinforce_plus_plus,
 }
-"""Name -> group estimator. "gae" is not one: it works on tokens."""
+"""Name -> group estimator. Others work on trees, steps ("gigpo", "rtmc") or tokens ("gae")."""
 
 
 def estimator(name: str) -> Estimator:
@@ -347,11 +430,14 @@ def whiten(values: Tensor) -> Tensor:
     return centred / (spread + EPSILON)
 
 
-def _means(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and size of each episode's group, both of shape (episodes,).
+def _means(values: Tensor, groups: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the mean and size of each value's group, both of shape (values,). With `counted`, others do not count.
 
     Double precision makes the mean of equal rewards exactly that reward: `grpo` would amplify a rounding error.
     """
-    _, index, size = torch.unique(groups, return_inverse=True, return_counts=True)
-    total = torch.zeros(len(size), dtype=torch.float64).index_add(0, index, values.double())
+    names, index = torch.unique(groups, return_inverse=True)
+    ones = torch.ones(len(groups), dtype=torch.float64) if counted is None else counted.double()
+    total, size = (
+        torch.zeros(len(names), dtype=torch.float64).index_add(0, index, one) for one in (values * ones, ones)
+    )
     return (total / size)[index].to(values.dtype), size[index].to(values.dtype)

@@ -45,6 +45,9 @@ def test_defaults_round_trip() -> None:
         ("algorithm", {"async_rollout": True, "max_staleness": 0}, "max_staleness"),
         ("algorithm", {"async_rollout": True, "zero_variance_groups": "refill"}, "does not wait for"),
         ("algorithm", {"advantage": "gae", "zero_variance_groups": "refill"}, "does not need"),
+        ("algorithm", {"advantage": "tree_grpo"}, "set collect.branches"),
+        ("collect", {"branches": 1}, "set collect.branches"),
+        ("collect", {"branches": 1, "prefixes": True}, "in two ways"),
         ("collect", {"ignore": ["x"]}, "set collect.prefixes = true"),
         ("collect", {"demonstrations": "runs/x"}, "set collect.prefixes = true"),
         ("optim", {"schedule": "cosine"}, "decay_steps"),
@@ -68,6 +71,19 @@ def test_an_invalid_combination_is_named(section: str, values: dict[str, Any], m
         message = "async_rollout = false"
     with pytest.raises(UsageError, match=message):
         make_config(wrong)
+
+
+@pytest.mark.parametrize("advantage", ["gigpo", "rtmc", "tree_grpo"])
+def test_what_compares_turns_plays_without_an_agent(advantage: str) -> None:
+    collect = {"branches": int(advantage == "tree_grpo")}
+    whole = {**MINIMAL, "algorithm": {"advantage": advantage}, "collect": collect}
+    apart = {"train": {"first": 0}, "held_out": {"first": 9}}
+    assert make_config(whole).algorithm.signed == (advantage != "tree_grpo")
+    with pytest.raises(UsageError, match=f"{advantage}' needs the calls of each turn"):
+        make_config({**whole, "env": {"agent": "mini", **apart}})
+    if advantage == "tree_grpo":
+        with pytest.raises(UsageError, match="does not wait for them"):
+            make_config({**whole, "algorithm": {"advantage": advantage, "async_rollout": True}})
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)

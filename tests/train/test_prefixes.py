@@ -280,3 +280,62 @@ def test_a_run_starts_failed_groups_again_and_resumes_bit_by_bit(model_folder: s
     resumed.run()
     assert torch.equal(weights(whole), weights(resumed))
     assert numbers(tmp_path / "cut") == lines
+
+
+# --- branches, states --------------------------------------------------------------------------------------------
+
+
+def test_tokens_before_a_branch_have_the_advantages_of_all_episodes_that_go_through_them() -> None:
+    torch = pytest.importorskip("torch")
+    from swe_gym.train.batch import make_batch
+    from swe_gym.train.loop import share_with_roots
+    from swe_gym.trajectories import Segment
+
+    def answers(count: int, branch_turn: int = 0) -> Trajectory:
+        mask = (0, 1) * count
+        row = Segment(token_ids=mask, loss_mask=mask, logprobs=(0.0,) * len(mask), versions=tuple(v - 1 for v in mask))
+        parts = {"segments": (row,), "branch_turn": branch_turn, "parent": "x" * bool(branch_turn)}
+        return episode("a", count).model_copy(update=parts)
+
+    slots = [TrainSlot("a", 0, 0, tree=5), TrainSlot("a", 0, 0, tree=6)]
+    slots += [TrainSlot("a", 0, 0, tree=tree, grown=True) for tree in (5, 5, 6, 7)]
+    ends = [answers(3), answers(2), answers(1, 2), answers(2, 1), answers(2), answers(1, 1)]
+    played = PlayedBatch.of(zip(slots, ends, strict=True), {})
+    advantages = torch.tensor([1.0, 2.0, 10.0, 100.0, 5.0, 7.0])
+    found = share_with_roots(advantages, make_batch(ends), played)
+    assert found.tolist() == [111.0, 11.0, 1.0, 2.0, 2.0, 10.0, 100.0, 100.0, 5.0, 5.0, 7.0]
+    rest = played.keep([False] + [True] * 5)  # its root is not trained on
+    assert share_with_roots(advantages[1:], make_batch(ends[1:]), rest).tolist() == found.tolist()[3:]
+
+
+@pytest.mark.parametrize("advantage", ["tree_grpo", pytest.param("rtmc", marks=pytest.mark.thorough)])
+def test_a_run_compares_branches_or_states_and_resumes_bit_by_bit(
+    advantage: str, model_folder: str, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    from test_loop import SCRIPTED, config, numbers, weights
+
+    from swe_gym.train.loop import EPISODES, Trainer
+
+    branches = int(advantage == "tree_grpo")
+    sections: dict[str, Any] = {
+        "generation": {**SCRIPTED, "options": {"reply": "test_prefixes:needs_two_calls"}, "max_context": 900},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 900},
+        "env": {"options": {"max_turns": 3, "difficulty": 1}, "train": {"first": 0, "count": 1}},
+        "collect": {"branches": branches},
+        "algorithm": {"prompts_per_step": 1, "group_size": 2, "advantage": advantage},
+    }
+    whole = Trainer(config(model_folder, tmp_path / "whole", run={"updates": 2, "seed": 37}, **sections))
+    whole.run()
+    lines = numbers(tmp_path / "whole")
+    assert [len(line["played"]) for line in lines] == [2 * (1 + branches)] * 2
+    assert lines[0]["trained"] == 2 * (1 + branches)
+    episodes = list(Trajectory.read(tmp_path / "whole" / EPISODES / "update-1.jsonl"))
+    signed = {turn.info.get("signature", "")[:1] != "" for one in episodes for turn in one.turns[:-1]}
+    assert signed == {not branches}
+    assert [one.branch_turn > 0 for one in episodes[2:]] == [True] * 2 * branches  # by this seed
+    Trainer(config(model_folder, tmp_path / "cut", run={"updates": 1, "seed": 37}, **sections)).run()
+    resumed = Trainer(config(model_folder, tmp_path / "cut", run={"updates": 2, "seed": 37}, **sections))
+    resumed.run()
+    assert torch.equal(weights(whole), weights(resumed))
+    assert numbers(tmp_path / "cut") == lines
