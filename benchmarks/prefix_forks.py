@@ -1,11 +1,13 @@
-"""Simulate prefix forks: a tabular policy learns tasks of five right calls, at equal numbers of sampled calls.
+"""Simulate prefix forks and advantages: a tabular policy learns tasks of five right calls, at equal sampled calls.
 
     python benchmarks/prefix_forks.py              # 16 runs of each way, 3 seconds of CPU time
     python benchmarks/prefix_forks.py --runs 64 --right 0.42
+    python benchmarks/prefix_forks.py --advantages # needs torch
 
 A task is resolved by `CALLS` right calls among `TURNS`; a wrong call changes nothing. The policy is a softmax over
 `CHOICES` calls for each state. The groups, their successes and the length of their prefixes are those of
-`swe_gym.train.prefixes`; without torch and sandboxes, whose part is tested in `tests/train/test_prefixes.py`.
+`swe_gym.train.prefixes`; without torch and sandboxes, whose part is tested in `tests/train/test_prefixes.py`. With
+--advantages, those of `swe_gym.train.objective` are compared without prefixes; a state is the number of right calls.
 """
 
 import argparse
@@ -40,10 +42,11 @@ class Policy:
     Args:
         right: Probability of the right call at first.
         seed: Seed of its draws.
+        advantage: Name of the advantage.
     """
 
-    def __init__(self, right: float, seed: int) -> None:
-        self.sampled = 0
+    def __init__(self, right: float, seed: int, advantage: str = "rloo") -> None:
+        self.sampled, self._advantage = 0, advantage
         self._weights: Matrix = np.zeros((CALLS, CHOICES))
         self._weights[:, 0] = math.log(right / (1 - right) * (CHOICES - 1))
         self._draw = np.random.default_rng(seed)
@@ -65,7 +68,7 @@ class Policy:
         return float(at[CALLS])
 
     def play(self, given: list[bool]) -> list[list[bool]]:
-        """Play a group after some given calls, and add its gradient with the advantages of RLOO."""
+        """Play a group after some given calls, and add its gradient."""
         episodes, made = [], []
         for _ in range(GROUP):
             calls, steps = list(given), []
@@ -78,11 +81,30 @@ class Policy:
             made.append(steps)
             self.sampled += len(steps)
         rewards = np.array([float(sum(calls) == CALLS) for calls in episodes])
-        for advantage, steps in zip((rewards * GROUP - rewards.sum()) / (GROUP - 1), made, strict=True):
-            for state, call in steps:
-                self._gradient[state] -= advantage * self._odds[state]
-                self._gradient[state, call] += advantage
+        flat = [step for steps in made for step in steps]
+        for advantage, (state, call) in zip(self._advantages(rewards, made), flat, strict=True):
+            self._gradient[state] -= advantage * self._odds[state]
+            self._gradient[state, call] += advantage
         return episodes
+
+    def _advantages(self, rewards: npt.NDArray[np.float64], made: list[list[tuple[int, int]]]) -> list[float]:
+        """Return the advantage of each step of a group."""
+        lengths = [len(steps) for steps in made]
+        if self._advantage == "rloo":
+            return list(np.repeat((rewards * GROUP - rewards.sum()) / (GROUP - 1), lengths))
+        import torch
+
+        from swe_gym.train import objective
+
+        episodes = torch.arange(GROUP).repeat_interleave(torch.tensor(lengths))
+        earned, group = torch.tensor(rewards), torch.zeros(GROUP, dtype=torch.long)
+        if self._advantage == "grpo":
+            return list(objective.grpo(earned, group)[episodes].tolist())
+        states, calls = torch.tensor([step for steps in made for step in steps]).T
+        left = torch.cat([torch.arange(length).flip(0) for length in lengths])
+        gamma, credit = {"gigpo": (0.95, objective.gigpo), "rtmc": (0.99, objective.rtmc)}[self._advantage]
+        rows = objective.EpisodeSteps(episodes, states, states * CHOICES + calls, earned[episodes] * gamma**left)
+        return list(credit(earned, group, rows).tolist())
 
     def learn(self) -> None:
         """Take the step of an update."""
@@ -90,9 +112,9 @@ class Policy:
         self.prepare()
 
 
-def simulate(right: float, seed: int, *, prefixes: bool, budget: int = BUDGET) -> int | None:
+def simulate(right: float, seed: int, *, prefixes: bool, budget: int = BUDGET, advantage: str = "rloo") -> int | None:
     """Return the sampled calls after which a policy resolves a share of `WANTED`; None if it does not."""
-    policy, known = Policy(right, seed), dict[int, Success]()
+    policy, known = Policy(right, seed, advantage), dict[int, Success]()
     while policy.sampled < budget:
         if policy.resolved() > WANTED:
             return policy.sampled
@@ -116,10 +138,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=16)
     parser.add_argument("--right", type=float, default=0.3)
+    parser.add_argument("--advantages", action="store_true", help="compare advantages")
     given = parser.parse_args()
     table = Table("groups", f"runs that reach {WANTED}", "median sampled calls of these")
-    for name, prefixes in (("RLOO", False), ("RLOO, prefix forks", True)):
-        ends = [simulate(given.right, seed, prefixes=prefixes) for seed in range(given.runs)]
+    ways = [("rloo", False), ("rloo", True)]
+    if given.advantages:
+        ways = [(name, False) for name in ("rloo", "grpo", "gigpo", "rtmc")]
+    for advantage, prefixes in ways:
+        name = advantage + ", prefix forks" * prefixes
+        ends = [simulate(given.right, seed, prefixes=prefixes, advantage=advantage) for seed in range(given.runs)]
         reached = [end for end in ends if end is not None]
         table.add_row(name, f"{len(reached)}/{given.runs}", f"{statistics.median(reached):,.0f}" if reached else "")
     at_first = Policy(given.right, 0).resolved()

@@ -65,7 +65,8 @@ def score_by_tests(tasks: Sequence[TaskAttempts], settings: SelectionSettings, o
 
     An attempt that breaks a visible test scores half the share of them that still pass. Another one scores 0.5, and
     half the mean over the other attempts with tests of the share of those tests that pass on its work. An attempt
-    whose work loses its sandboxes scores 0 if other work does not.
+    without work scores 0: it breaks nothing, and solves nothing. So does one whose work loses its sandboxes if other
+    work does not.
     """
     runs: list[SuiteRun] = []
     for place, attempts in enumerate(tasks):
@@ -105,12 +106,12 @@ def _score(attempts: TaskAttempts, results: Mapping[tuple[str, str], RunOutcome]
     suites = [one.tests if _test_files(one.tests) else "" for one in attempts.candidates]
     if not passed.get(("", "")) and not any(suites):
         return no_scores("no visible test passes at the start, and no attempt wrote tests")
+    idle = [not one.work.strip() for one in attempts.candidates]
     shares = [[_share(passed, one.work, tests) for tests in suites] for one in attempts.candidates]
 
     def among(places: Sequence[int]) -> list[float]:
-        return [
-            _combine(visible[place], [shares[place][other] for other in places if other != place]) for place in places
-        ]
+        found = [_combine(visible[one], [shares[one][other] for other in places if other != one]) for one in places]
+        return [0.0 if idle[one] else score for one, score in zip(places, found, strict=True)]
 
     return Scores(among, fixed=False)
 

@@ -256,6 +256,15 @@ def test_lost_sandboxes_are_the_works_fault_only_where_others_keep_theirs() -> N
     assert "no visible test" in _score(untested, {("", ""): RunOutcome(), (WRONG, ""): RunOutcome()}).failure
 
 
+def test_no_work_is_never_chosen_by_tests_though_it_breaks_none() -> None:
+    """A right solution may have to break a visible test. Tests alone are no work."""
+    patches = ("", new_test("5"), RIGHT)
+    row = TaskAttempts(tasks_of(1)["t-0"], tuple(Candidate(attempt=n, patch=one) for n, one in enumerate(patches)))
+    start, kept = RunOutcome(frozenset({"a", "b"})), RunOutcome(frozenset({"a"}))
+    results = {("", ""): start, (RIGHT, ""): kept, ("", new_test("5")): RunOutcome(), (RIGHT, new_test("5")): kept}
+    assert _score(row, results).among([0, 1, 2]) == [0.0, 0.0, 0.25]
+
+
 @pytest.mark.parametrize(
     ("answer", "score"),
     [("SCORE: 85", 0.85), ("SCORE: 0.85", 0.85), ("SCORE: 1.0", 1.0), ("SCORE: 1", 0.01), ("SCORE = `90`/100", 0.9)],
