@@ -56,12 +56,10 @@ for _ in range(12):
     place = os.path.join(os.path.dirname(pick(False)), name())
     what = draw.randrange(11)
     try:
-        if what == 0:
-            path = pick(False)
-            if os.path.isfile(path):  # a pipe would wait for a reader
-                with open(path, "ab") as file:
-                    file.write(os.urandom(9))
-        elif what == 1:
+        if what == 0 and os.path.isfile(path := pick(False)):  # a pipe would wait for a reader
+            with open(path, "ab") as file:
+                file.write(os.urandom(9))
+        elif what == 1 and (os.path.isfile(place) or not os.path.lexists(place)):
             with open(place, "wb") as file:
                 file.write(b"new" * draw.randrange(99))
         elif what == 2:
@@ -80,7 +78,7 @@ for _ in range(12):
             os.link(pick(False), place, follow_symlinks=False)
         elif what == 9:
             os.mkfifo(place)
-        else:
+        elif what == 10:
             os.makedirs(os.path.join(place, name()), exist_ok=True)
     except (OSError, shutil.Error):
         pass

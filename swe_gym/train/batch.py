@@ -250,8 +250,9 @@ def find_steps(trajectories: Sequence[Trajectory], groups: Sequence[int], gamma:
             state, action = (group, known), _action_key(turn)
             rows.append((episode, *(numbers.setdefault(key, len(numbers)) for key in (state, (state, action))), earned))
             signature = turn.info.get("signature", "") if turn else ""
-    episodes, states, actions, earnings = ([row[column] for row in rows] for column in range(4))
-    return EpisodeSteps(*map(torch.tensor, (episodes, states, actions)), torch.tensor(earnings))
+    whole = torch.tensor([row[:3] for row in rows], dtype=torch.long).reshape(-1, 3)
+    episodes, states, actions = whole.unbind(1)
+    return EpisodeSteps(episodes, states, actions, torch.tensor([row[3] for row in rows]))
 
 
 def _action_key(turn: Turn | None) -> str:
