@@ -4,7 +4,7 @@ python benchmarks/real_tasks.py LINES --rows ROWS --only ID ID --write tasks.jso
 PYTHONPATH=benchmarks swe-gym rollout tasks.jsonl --policy choose_attempts:Mixed --attempts 8 --name mixed
 swe-gym select runs/mixed
 
-With --policy-option-like field policy.options.tests=0.25, a quarter of the attempts also write the hidden tests.
+With policy.tests=0.25, a quarter of the attempts also write the hidden tests.
 """
 
 import json
