@@ -333,7 +333,7 @@ def test_a_run_compares_branches_or_states_and_resumes_bit_by_bit(
     episodes = list(Trajectory.read(tmp_path / "whole" / EPISODES / "update-1.jsonl"))
     signed = {turn.info.get("signature", "")[:1] != "" for one in episodes for turn in one.turns[:-1]}
     assert signed == {not branches}
-    assert [one.branch_turn for one in episodes] == [0, 0, *([0, 1] if branches else [])]  # by this seed
+    assert [one.branch_turn > 0 for one in episodes] == [False, False, *([False, True] if branches else [])]  # by seed
     Trainer(config(model_folder, tmp_path / "cut", run={"updates": 1, "seed": 37}, **sections)).run()
     resumed = Trainer(config(model_folder, tmp_path / "cut", run={"updates": 2, "seed": 37}, **sections))
     resumed.run()
