@@ -483,7 +483,7 @@ class Trainer:
                     logger.warning("an episode of task %s is not continued: %s", one.task_id, error)
                     continue
                 slots.append(TrainSlot(one.task_id, group, self.state.tasks.getrandbits(31), point, tree, grown=True))
-        return train.play(slots, temperature=self.config.generation.temperature)
+        return train.play(slots, temperature=self.config.generation.temperature) if slots else PlayedBatch.of([], {})
 
     def _play_prefixes(self, train: Collector, started: PlayedBatch, size: int) -> PlayedBatch:
         """Play the groups that failed and have no gradient again, from points of earlier successes of their tasks."""
