@@ -9,11 +9,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import posixpath
 import re
 import shlex
-import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -243,12 +241,10 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
     if not files:
         raise TaskError(f"{name} {version} holds no Python file beside its tests, documentation and tools")
     runs: list[Statuses] = []
-    started = time.monotonic()
     with SandboxGroup(base, options.backend, {}) as group:
         for number in range(1, options.runs + 1):
             options.progress(f"running the tests of {name} {version}, {number} of {options.runs}")
             runs.append(run_tests(group, ""))
-        seconds = (time.monotonic() - started) / options.runs
         passing = [test for test in runs[0] if all(run.get(test) is TestStatus.PASSED for run in runs)]
         if not passing:
             raise TaskError(
@@ -264,9 +260,6 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
             raise TaskError(f"the tests of {name} {version} do not run in a fork of the test process: {found.error}")
         forkable = tuple(test for test in passing if test not in found.failing)
         lines = _find_lines(group, forkable)
-    limit = min(base.oracle.timeout, 20.0 * 2 ** max(0, math.ceil(math.log2(seconds / 2))))  # a bug may never end
-    oracle = base.oracle.model_copy(update={"timeout": limit})
-    base = base.model_copy(update={"oracle": oracle})
     limits = TIMES_SLOWER * found.seconds + MORE_SECONDS, max(TIMES_LATER * found.clock, LEAST_CLOCK)
     mentioned = _find_mentioned(tree, layout)
     return Project(name, version, tree, layout, base, files, tuple(passing), forkable, lines, *limits, mentioned)

@@ -434,6 +434,7 @@ def test_no_issue_tells_file_line_test_or_a_hard_one_the_function(project: Proje
 
 def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(project: Project, tmp_path: Path) -> None:
     record = tmp_path / "records.jsonl"
+    assert project.base.oracle.timeout == BuildOptions().test_timeout  # nothing measured: equal seeds make equal tasks
     options = MutantOptions(count=2, workers=2, record=str(record))
     tasks = [*make_tasks(project, options)]
     assert len({task.task_id for task in tasks}) == 2
