@@ -40,7 +40,7 @@ def readings(
     """
     form = FORMATS[style]
     reasoning, said, found = read_text(text, form, opened=opened, cut=cut)
-    found = [one for one in found if _is_call(one, tools, style)]
+    found = [one for one in found if _is_call(one, tools, form)]
     calls = [tool_call(new_id(9), one.name, _arguments(one, tools, form)) for one in found[: None if parallel else 1]]
     thoughts = dict.fromkeys([reasoning.strip(), reasoning.strip("\n"), reasoning])
     for content, thought in itertools.product(without_calls(said, found, form), thoughts):
@@ -194,9 +194,9 @@ def specs_of(tools: Sequence[JsonObject]) -> list[ToolSpec]:
     ]
 
 
-def _is_call(found: FoundCall, tools: Sequence[JsonObject], style: str) -> bool:
-    """Bare JSON is a call only if it names a tool; tags are meant as a call, and the agent explains the wrong name."""
-    return bool(tools) and (style != "llama" or found.name in {tool["function"]["name"] for tool in tools})
+def _is_call(found: FoundCall, tools: Sequence[JsonObject], form: CallFormat) -> bool:
+    """Tags are meant as a call, and the agent explains a wrong name."""
+    return bool(tools) and (form.tagged or found.name in {tool["function"]["name"] for tool in tools})
 
 
 def _arguments(found: FoundCall, tools: Sequence[JsonObject], form: CallFormat) -> str:

@@ -370,8 +370,12 @@ def say(kind: str, number: int) -> Any:
 
 KINDS = ["call", "two calls", "call without a thought", "text", "text without a thought", "thought", "nothing", "odd"]
 EXAMPLES = int(os.environ.get("SWE_GYM_EXAMPLES", "8"))
-FEW = ["gemma4", "glm4moe", "gptoss", "lfm2_2_5", "llama3_1", "nemotron_3_nano", "phi3", "qwen2_5", "qwen3", "qwen3_8"]
-"""A template of each format. The others are tried with `-m thorough`."""
+FEW = [
+    *["gemma4", "glm4moe", "gptoss", "lfm2_2_5", "llama3_1", "nemotron_3_nano", "phi3", "qwen2_5", "qwen3", "qwen3_8"],
+    *["ByteDance-Seed-OSS", "Kimi-K3", "MiniMax-M2", "MiniMax-M3", "deepseek-ai-DeepSeek-V3.2", "muse_glimmer"],
+    *["deepseek-ai-DeepSeek-V4", "moonshotai-Kimi-K2", "unsloth-mistral-Devstral-Small-2507"],
+]
+"""A template of each format, those that parsers of vLLM read included. The others are tried with `-m thorough`."""
 
 
 @pytest.mark.parametrize(
