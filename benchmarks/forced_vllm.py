@@ -1,0 +1,145 @@
+"""`vllm serve` for checks of the wire: each request brings its chat template, its parsers, and the tokens to sample.
+
+The field `vllm_xargs` of a request holds `forced`, the token ids, and `parsers`, such as "hermes+qwen3": the names of
+`--tool-call-parser` and `--reasoning-parser`. The engine samples these tokens through a logits processor; rendering,
+tokenization, detokenization, parsing and errors are the server's own. `serve` writes a small model with random weights.
+"""
+
+import contextlib
+import contextvars
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import transformers
+from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+from vllm.v1.structured_output import StructuredOutputManager
+
+MODEL = "forced"
+"""Name of the model."""
+
+START = 900.0
+"""Seconds that the server may take to start on a busy machine."""
+
+CONTEXT = 1 << 19
+"""Tokens of a conversation; a token is a byte."""
+
+WINDOW = 256
+"""Tokens that the model attends to: prompts of agents have 200,000 bytes."""
+
+_parsers: contextvars.ContextVar[Any] = contextvars.ContextVar("parsers", default=None)
+
+
+def find_reasoner(manager: Any, request: Any) -> Any:
+    """Return the reasoning parser of a request, which tells where the grammar of tool calls begins to hold."""
+    from vllm.reasoning import ReasoningParserManager
+
+    asked = request.structured_output_request
+    name = ((request.sampling_params.extra_args or {}).get("parsers") or "").partition("+")[2]
+    if asked is not None and asked.reasoner is None and name:
+        kind = ReasoningParserManager.get_reasoning_parser(name)
+        asked.reasoner = kind(tokenizer=manager.tokenizer, **(asked.reasoning_parser_kwargs or {}))
+    return asked and asked.reasoner
+
+
+class Forced(AdapterLogitsProcessor):
+    """Makes the engine sample the tokens of a request, and then its last one."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        StructuredOutputManager._get_reasoner = find_reasoner  # `--reasoning-parser` of the request
+
+    def is_argmax_invariant(self) -> bool:
+        """See `LogitsProcessor`."""
+        return False
+
+    def new_req_logits_processor(self, params: Any) -> Any:
+        """See `AdapterLogitsProcessor`."""
+        forced = (params.extra_args or {}).get("forced")
+        if not forced:
+            return None
+
+        def force(sampled: list[int], logits: Any) -> Any:
+            token = forced[min(len(sampled), len(forced) - 1)]
+            logits[:] = float("-inf")
+            logits[token] = 0.0
+            return logits
+
+        return force
+
+
+def main() -> None:
+    """Serve, with parsers that requests choose."""
+    from vllm.entrypoints.launchers.api_server.entry import main as serve_vllm
+    from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+    from vllm.parser import ParserManager
+    from vllm.renderers.online_renderer import OnlineRenderer
+
+    complete = OpenAIServingChat.create_chat_completion
+
+    async def choose(self: Any, request: Any, raw_request: Any = None) -> Any:
+        tool, _, reasoning = (request.vllm_xargs or {}).get("parsers", "").partition("+")
+        tokenizer = self.renderer.tokenizer
+        _parsers.set(ParserManager.get_parser(tool or None, reasoning or None, True, tokenizer=tokenizer))
+        return await complete(self, request, raw_request)
+
+    OpenAIServingChat.create_chat_completion = choose
+    chosen = property(lambda _: _parsers.get(), lambda *_: None)
+    OpenAIServingChat.parser_cls = OnlineRenderer.parser = chosen
+    serve_vllm()
+
+
+@contextlib.contextmanager
+def serve(tokenizer: Any, content: str) -> Iterator[httpx.Client]:
+    """Start a server with a tokenizer and a format of content; yield a client of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+        heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64, "sliding_window": WINDOW}
+        shape = {
+            "vocab_size": len(tokenizer),
+            "max_position_embeddings": CONTEXT,
+            "architectures": ["MistralForCausalLM"],
+        }
+        transformers.MistralConfig(**sizes, **heads, **shape, dtype="float32").save_pretrained(folder)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        argv = [sys.executable, __file__, "--model", folder, "--served-model-name", MODEL, "--load-format", "dummy"]
+        argv += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", str(CONTEXT)]
+        argv += ["--max-num-batched-tokens", "16384", "--max-num-seqs", "4", "--no-async-scheduling"]
+        argv += ["--trust-request-chat-template", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+        argv += ["--chat-template-content-format", content, "--logits-processors", "forced_vllm:Forced"]
+        argv += ["--chat-template", "{% for message in messages %}{{ message.content }}{% endfor %}"]
+        log = Path(os.environ.get("FORCED_LOG") or Path(folder, "log"))
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        with log.open("w") as file:
+            process = subprocess.Popen(argv, stdout=file, stderr=file, env={**env, "OMP_NUM_THREADS": "1"})
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600.0) as client:
+                wait_for(client, process, log)
+                yield client
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def wait_for(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a server answers."""
+    deadline = time.monotonic() + START
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(httpx.TransportError):
+            client.get("/health")
+            return
+        time.sleep(1)
+    raise SystemExit(f"vLLM did not start: {log.read_text()[-2000:]}")
+
+
+if __name__ == "__main__":
+    main()
