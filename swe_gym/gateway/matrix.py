@@ -210,8 +210,8 @@ request brings its template, its parsers and the tokens to sample: a tool call a
 server takes the messages, its parsers read the call, and the prompts are those of token sampling, byte for byte. With
 vLLM 0.32, 789 of 792 pairs of an agent and a template that shows tools work on its front end; the engine was tried with
 18 templates of 12 families, and all 216 pairs work. Ministral 3 refuses two messages of the user in a row. Start vLLM
-with `--chat-template-content-format string`: otherwise it hands content in parts to Gemma 4, Kimi K2 and Qwen3-VL, whose
-templates render them differently.
+with `--chat-template-content-format string`: otherwise it hands content in parts to Gemma 4, Kimi K2 and Qwen3-VL,
+whose templates render them differently.
 
 The other columns are about token sampling, which training uses:
 
