@@ -142,7 +142,7 @@ def check_shapes(options: LLMPolicies, name: str, agent: Agent) -> None:
         agent: The agent.
 
     Raises:
-        UsageError: The server refuses one of them. The message names the option that helps.
+        UsageError: The server refuses or drops one of them. The message names the option that helps.
     """
     opening = [{"role": role, "content": TEXTS[role]} for role in agent.opening]
     said = _refusal(options, opening)
@@ -156,6 +156,12 @@ def check_shapes(options: LLMPolicies, name: str, agent: Agent) -> None:
     if said:
         what = f"the first messages of the agent {name!r} ({roles})"
         raise UsageError(f"{options.server} refuses {what}: {said}. {TEMPLATE_FIX}")
+    if options != as_user and _drops_later(options, opening):
+        raise UsageError(
+            f"the chat template of {options.server} drops system messages after the first message, which the agent "
+            f"{name!r} sends ({roles}): the prompt is not longer with a longer one. Send them as the user's: "
+            "policy.later_system=user"
+        )
     call = tool_call("call00000", "ping", "{}")
     calls = [
         {"role": "assistant", "content": "I call it.", "tool_calls": [call]},
@@ -165,8 +171,23 @@ def check_shapes(options: LLMPolicies, name: str, agent: Agent) -> None:
         raise UsageError(f"{options.server} refuses a tool call and its result: {said}. {TEMPLATE_FIX}")
 
 
+def _drops_later(options: LLMPolicies, opening: Sequence[JsonObject]) -> bool:
+    """Return whether the length of a later system message changes no count of prompt tokens."""
+    at = max((at for at, one in enumerate(opening) if one["role"] == "system"), default=0)
+    if all(one["role"] == "system" for one in opening[:at]):
+        return False
+    longer = {**opening[at], "content": f"{TEXTS['system']} " * 20}
+    counts = [_ask(options, messages)[1] for messages in (opening, [*opening[:at], longer, *opening[at + 1 :]])]
+    return 0 < counts[0] == counts[1]
+
+
 def _refusal(options: LLMPolicies, messages: Sequence[JsonObject]) -> str:
     """Return what the server says against messages; empty if it takes them, or fails for another reason."""
+    return _ask(options, messages)[0]
+
+
+def _ask(options: LLMPolicies, messages: Sequence[JsonObject]) -> tuple[str, int]:
+    """Return what the server says against messages, and the tokens of their prompt; 0 if it does not say."""
     limits = {
         "retries": 0,
         "timeout": min(CHECK_SECONDS, options.timeout),
@@ -176,10 +197,10 @@ def _refusal(options: LLMPolicies, messages: Sequence[JsonObject]) -> str:
     call = Call(model=options.model, messages=messages, tools=[TOOL])
     place = CallPlace(None, False, tuple(messages), "", b"", NO_TOOLS)
     try:
-        sampler.sample(call, place, seed=None)
+        return "", sampler.sample(call, place, seed=None).usage.prompt_tokens
     except PolicyError as error:
-        status = getattr(error.__cause__, "status_code", None)
-        return str(getattr(error.__cause__, "message", None) or error)[:300].rstrip(".") if status in REFUSED else ""
+        if getattr(error.__cause__, "status_code", None) not in REFUSED:
+            return "", 0
+        return str(getattr(error.__cause__, "message", None) or error)[:300].rstrip("."), 0
     finally:
         sampler.close()
-    return ""

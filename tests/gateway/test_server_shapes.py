@@ -1,5 +1,6 @@
 """What a server refuses of an agent's conversations is told before the first episode."""
 
+import contextlib
 import re
 from typing import Any
 
@@ -44,6 +45,24 @@ def options_of(server: OpenAIServer, **more: Any) -> LLMPolicies:
 def test_messages_that_a_server_refuses_are_named_with_what_helps(agent: str, pattern: str, told: str) -> None:
     with OpenAIServer(refusing(pattern, FIRST), model="m") as server, pytest.raises(UsageError, match=told):
         check_shapes(options_of(server), agent, make_agent(agent))
+
+
+class DroppingServer(OpenAIServer):
+    """A server whose chat template drops system messages after the first message."""
+
+    def answer(self, exchange: Any) -> None:
+        messages = exchange.asked.body["messages"]
+        messages[1:] = [one for one in messages[1:] if one["role"] != "system"]
+        super().answer(exchange)
+
+
+@pytest.mark.parametrize("later", ["system", "user"])
+def test_a_server_that_drops_later_system_messages_is_named(later: Any) -> None:
+    with DroppingServer(lambda _: ModelReply("pong"), model="m") as server:
+        options = options_of(server, later_system=later)
+        dropped = pytest.raises(UsageError, match=r"drops system messages .*'claude-code'.*policy.later_system=user")
+        with dropped if later == "system" else contextlib.nullcontext():
+            check_shapes(options, "claude-code", make_agent("claude-code"))
 
 
 @pytest.mark.parametrize("agent", ["mini", "codex"])
