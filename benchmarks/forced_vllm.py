@@ -20,7 +20,6 @@ from typing import Any
 import httpx
 import transformers
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
-from vllm.v1.structured_output import StructuredOutputManager
 
 MODEL = "forced"
 """Name of the model."""
@@ -37,24 +36,8 @@ WINDOW = 256
 _parsers: contextvars.ContextVar[Any] = contextvars.ContextVar("parsers", default=None)
 
 
-def find_reasoner(manager: Any, request: Any) -> Any:
-    """Return the reasoning parser of a request, which tells where the grammar of tool calls begins to hold."""
-    from vllm.reasoning import ReasoningParserManager
-
-    asked = request.structured_output_request
-    name = ((request.sampling_params.extra_args or {}).get("parsers") or "").partition("+")[2]
-    if asked is not None and asked.reasoner is None and name:
-        kind = ReasoningParserManager.get_reasoning_parser(name)
-        asked.reasoner = kind(tokenizer=manager.tokenizer, **(asked.reasoning_parser_kwargs or {}))
-    return asked and asked.reasoner
-
-
 class Forced(AdapterLogitsProcessor):
     """Makes the engine sample the tokens of a request, and then its last one."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        StructuredOutputManager._get_reasoner = find_reasoner  # `--reasoning-parser` of the request
 
     def is_argmax_invariant(self) -> bool:
         """See `LogitsProcessor`."""
@@ -117,7 +100,7 @@ def serve(tokenizer: Any, content: str) -> Iterator[httpx.Client]:
         argv += ["--trust-request-chat-template", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
         argv += ["--chat-template-content-format", content, "--logits-processors", "forced_vllm:Forced"]
         argv += ["--chat-template", "{% for message in messages %}{{ message.content }}{% endfor %}"]
-        log = Path(os.environ.get("FORCED_LOG") or Path(folder, "log"))
+        log = Path(folder, "log")
         env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
         with log.open("w") as file:
             process = subprocess.Popen(argv, stdout=file, stderr=file, env={**env, "OMP_NUM_THREADS": "1"})
