@@ -243,8 +243,13 @@ def _read_test_call(node: Node) -> tuple[str, Node | None, bool]:
         return "", None, False
     called = set(re.findall(r"\w+", _text(node.child_by_field_name("function"))[:80]))
     kind = called & (JS_TESTS | JS_SUITES) if "skip" not in called else set()
-    title = _text(given[0])[1:-1] if given[0].type in ("string", "template_string") else COMPUTED
+    parts = [part for part in _walk(given[0], _is_sum) if not _is_sum(part)]
+    title = "".join(_text(part)[1:-1] if part.type in ("string", "template_string") else COMPUTED for part in parts)
     return title, functions[-1] if kind else None, not kind & JS_SUITES
+
+
+def _is_sum(node: Node) -> bool:
+    return bool(node.type == "binary_expression")
 
 
 def _find_in_body(body: Node, *, is_block: bool) -> Spots:

@@ -100,6 +100,7 @@ describe("shop", () => {
     expect(await say()).toMatch("sum 2");
   });
   for (const [a, b] of pairs) it(`"${a}" + "${b}"`, () => { expect(join(a, b)).toBe("the end"); });
+  it("should include " + name.toUpperCase(), () => { expect(names(name)).toHaveLength(12); });
   it("serves", (done) => { request(app).get("/").expect(200, "Hello there", done); });
 });
 """
@@ -166,6 +167,7 @@ def test_a_go_example_changes_what_it_prints() -> None:
         ("shop says it", "failure", "throw new Error"),  # its assertion is not sure to run
         ('m.test.js > shop > "/" + "/a"', "literal", 'expect(join(a, b)).toBe("'),
         ('shop > "/" + "/"', "literal", 'expect(join(a, b)).toBe("'),
+        ("should include ACL", "literal", "expect(names(name)).toHaveLength(1"),
         ("shop - serves", "literal", 'request(app).get("/").expect('),
     ],
 )
