@@ -1,6 +1,7 @@
 """Tests skip what a machine lacks. Where `SWE_GYM_REQUIRE` says that it may lack nothing, that is a failure."""
 
 import os
+import shutil
 from pathlib import Path
 
 import chromium
@@ -13,12 +14,12 @@ REQUIRED = [what for what in os.environ.get("SWE_GYM_REQUIRE", "").split(",") if
 """`chromium`: a browser that tests can drive; `local`: every tier of the local sandbox, with and without network;
 `network`: the package index; `docker` and `kubernetes`: engines; `e2b`: its SDK; `data`: the folder of published
 rows, logs and trajectories beside the checkout; `mini`, `claude-code` and `qwen-code`: the kits of these
-agents."""
+agents; `node` and `go`: programs that run tests in other languages."""
 
 
 def test_what_is_required_can_be_required() -> None:
     frameworks = {"anthropic", "nemo_gym", "openenv", "rllib", "serve", "trl", "verifiers", "verl", "vllm"}
-    machine = {"chromium", "data", "docker", "e2b", "kubernetes", "local", "network"}
+    machine = {"chromium", "data", "docker", "e2b", "go", "kubernetes", "local", "network", "node"}
     assert set(REQUIRED) <= machine | frameworks | {"claude-code", "mini", "qwen-code"}
 
 
@@ -41,3 +42,8 @@ def test_the_required_data_are_there() -> None:
 
 def test_the_required_browser_can_be_driven() -> None:
     assert "chromium" not in REQUIRED or chromium.problem() == ""
+
+
+@pytest.mark.parametrize("program", ["go", "node"])
+def test_required_programs_are_there(program: str) -> None:
+    assert program not in REQUIRED or shutil.which(program)
