@@ -79,6 +79,18 @@ def git_program() -> str:
     return program
 
 
+def git_environment() -> dict[str, str]:
+    """Return our environment without what names another repository than the one asked, as hooks of git set it."""
+    kept = ("GIT_CONFIG", "GIT_SSH", "GIT_ASKPASS", "GIT_SSL", "GIT_HTTP", "GIT_PROXY", "GIT_TERMINAL", "GIT_ALLOW")
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(kept)}
+
+
+def find_repository(url: str) -> Path | None:
+    """Return the path of a repository on this machine; None if it is elsewhere."""
+    local = Path(url.removeprefix("file://")).expanduser().absolute()
+    return local if local.exists() else None
+
+
 def commit_of(repository: Path, ref: str, deadline: float) -> str:
     """Return the full hash of a reference in a local repository.
 
@@ -91,6 +103,7 @@ def commit_of(repository: Path, ref: str, deadline: float) -> str:
     result = run_command(
         [git_program(), "-C", repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"],
         deadline=deadline,
+        env=git_environment(),
     )
     if result.returncode:
         raise TaskError(f"{repository} has no commit {ref!r}, or is not a git repository. {tail(result)}".rstrip())

@@ -54,13 +54,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what `sample` leaves out: of N cases of a test, the first of each `every` stay."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as slow what `sample` leaves out: of N cases of a test, the first of each `every` stay; with `-k`, all."""
     seen: collections.Counter[tuple[Path, str]] = collections.Counter()
     for item in items:
         mark = item.get_closest_marker("sample")
         left_out = any(item.get_closest_marker(name) for name in ("slow", "thorough"))
-        if mark and isinstance(item, pytest.Function) and not left_out:
+        if mark and not config.option.keyword and isinstance(item, pytest.Function) and not left_out:
             place = item.path, item.originalname
             if seen[place] % mark.kwargs["every"]:
                 item.add_marker(pytest.mark.slow)

@@ -330,8 +330,12 @@ def read_known(
             raise UsageError(f"{error}. Name another folder, or remove the file") from error
         if old.digest != old.compute_digest():
             raise UsageError(f"{file}: {CHANGED}: name another folder, or remove the file")
+        try:
+            sha256 = digest(tasks[claim.task_id], strict=True)
+        except TaskError:  # `certify` tells why its attempts are not judged
+            continue
         of_claim = {"patch_sha256": claim.sha256, "claimed": claim.reward, "env": _find_deciding(claim.env)}
-        asked = of_claim | _find_shared(digest(tasks[claim.task_id], strict=True), settings, times, versions)
+        asked = of_claim | _find_shared(sha256, settings, times, versions)
         if others := [name for name, value in asked.items() if getattr(old, name) != value]:
             raise UsageError(f"{file} was written with another {', '.join(others)}: name another folder")
         known[claim.name] = old
@@ -403,20 +407,20 @@ def certify(
         try:
             digests[task_id] = digest(task, strict=True)
         except TaskError as error:
-            gaps[task_id] = f"its task cannot be read: {error}"
+            gaps[task_id] = str(error)
     yield from ((claim, gaps[claim.task_id]) for claim in claims if gaps[claim.task_id])
     left = [claim for claim in claims if not gaps[claim.task_id]]
     before: dict[str, Certificate] = {}
     for old in sorted(known, key=lambda one: one.outcome == "refuted"):  # the last one counts
         if old.digest == old.compute_digest():
-            before[_identify(old.claim)] = old
+            before[_key_of(old.claim)] = old
     todo: list[tuple[Claim, PatchWork]] = []
     for claim in left:
         work, record = work_of(claim, tasks, records), records[claim.task_id]
         facts = _find_shared(digests[claim.task_id], settings, times, versions)
         facts |= {"judging_sha256": digest_conditions(work, settings), "record": _find_record(record)}
         facts |= {"image_digest": record.image} if record.image else {}
-        one = before.get(_identify(claim))
+        one = before.get(_key_of(claim))
         if one is not None and all(getattr(one, name) == value for name, value in facts.items()):
             yield claim, one.passed_on(claim, origins)
         else:
@@ -435,7 +439,7 @@ def certify(
         yield claim, _certificate(claim, work.task, record, judged, settings, origins, facts)
 
 
-def _identify(claim: Claim) -> str:
+def _key_of(claim: Claim) -> str:
     """What attempts share of which one judgement says the same."""
     return json.dumps([claim.task_id, as_diff(claim.patch), claim.reward, _find_deciding(claim.env)], sort_keys=True)
 

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import TaskError, UsageError
+from ..errors import TaskError, UsageError, quantify
 from ..tasks import TaskSource, changed_lines, digest, is_place_of_tasks, load_source, read_rates, read_records
 from ..toml import parse_pairs
 from ..trajectories import Trajectory
@@ -107,7 +107,8 @@ class TaskFilter(Frozen):
         """
         ids = matching(source, self.match) if self._reads_tasks else self.ids(source)
         if not (found := self._load(source, ids)):
-            raise UsageError("no task matches: relax the filters")
+            more = f", or run `swe-gym validate` with --record {self.record} again" if self.record else ""
+            raise UsageError(f"no task matches: relax the filters{more}")
         return self._cut(found) if self._reads_tasks else found
 
     @property
@@ -121,6 +122,7 @@ class TaskFilter(Frozen):
         valid, lines = self._read_record(), range_of(self.lines or ":", "--lines")
         found: list[Task] = []
         broken: list[str] = []
+        changed: list[Task] = []
         needed = self._count_needed()
         for task_id in ids:
             try:
@@ -128,13 +130,19 @@ class TaskFilter(Frozen):
             except TaskError as error:
                 broken.append(str(error))
                 continue
-            if self._accepts(task, valid, lines):
-                found.append(task)
+            if not self._accepts(task, valid, lines):
+                continue
+            same = self.record is None or valid[task_id] == digest(task)
+            (found if same else changed).append(task)
             if len(found) == needed:
                 break
         if broken:
             more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
             typer.echo("\n  ".join([f"skipped {len(broken)} broken tasks:", *broken[:MAX_SHOWN], *more]), err=True)
+        if changed:
+            names = [task.task_id for task in changed[:MAX_SHOWN]] + ["..."] * (len(changed) > MAX_SHOWN)
+            what = f"left out {quantify(len(changed), 'task')} that changed since {self.record} was made"
+            typer.echo(f"{what}: run `swe-gym validate` again: {', '.join(names)}", err=True)
         return found
 
     def _count_needed(self) -> int | None:
@@ -168,7 +176,7 @@ class TaskFilter(Frozen):
             and set(self.tag) <= set(task.tags)
             and (not self.repo or task.repo.lower() in {repo.lower() for repo in self.repo})
             and lines[0] <= changed_lines(task.oracle.gold_patch) <= lines[1]
-            and (self.record is None or valid.get(task.task_id) == digest(task))
+            and (self.record is None or task.task_id in valid)
         )
 
     def _cut(self, found: Sequence[Kind]) -> list[Kind]:

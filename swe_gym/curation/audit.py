@@ -39,7 +39,7 @@ from .audit_checks import (
     read_files,
 )
 from .audit_variants import ChangedFile, Variant, break_hunk, make_variants, split_sections
-from .validation import judge_diff
+from .validation import check_unchanged, identify, judge_diff
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,8 @@ class AuditRecord(Frozen):
         runs: Number of test runs.
         variants: Largest number of wrong solutions.
         backend: Kind of sandbox.
-        sandbox_options: Its options, without secrets. With others, such as a network, a task is audited again.
+        sandbox_options: Its options, without secrets. With others, such as a network, a task is audited again. None:
+            not known, in a record of an earlier version.
         digest: SHA-256 of the task and its oracle. A changed task is audited again.
         date: Date that the caller gave.
     """
@@ -163,7 +164,7 @@ class AuditRecord(Frozen):
     runs: int = 0
     variants: int = 0
     backend: str = ""
-    sandbox_options: JsonObject = {}
+    sandbox_options: JsonObject | None = None
     digest: str = ""
     date: str = ""
 
@@ -330,19 +331,19 @@ class _Audit(OutcomeJob[str, AuditRecord]):
         if isinstance(task, str):
             self.outcome = AuditRecord(**facts, status="invalid", reason=task)
             return
-        facts["digest"] = digest(task)
-        reason = _why_not(task)
-        if reason:
-            self.outcome = AuditRecord(**facts, status="skipped", reason=reason)
-            return
         started = time.monotonic()
         probe: _Probe | None = None
         try:
+            facts["digest"] = identify(task)
+            if reason := _why_not(task):
+                self.outcome = AuditRecord(**facts, status="skipped", reason=reason)
+                return
             with _Probe(task, settings) as probe:
                 self._open = probe
                 if self.cancelled:
                     probe.close()
                 found = probe.audit()
+            check_unchanged(task, facts["digest"])
         except MissingInterpreter as error:
             found = {"status": "skipped", "reason": str(error)}
         except TaskError as error:

@@ -21,7 +21,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ..commands import git_program, run_command, tail
+from ..commands import git_environment, git_program, run_command, tail
 from ..envs import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, TaskError, UsageError
 from ..files import append_lines
@@ -557,7 +557,9 @@ def _ask_git(folder: Path, *arguments: str) -> str:
     deadline = time.monotonic() + _GIT_TIMEOUT
     try:
         result = run_command(
-            [git_program(), "-C", folder, "-c", "log.showSignature=false", *arguments], deadline=deadline
+            [git_program(), "-C", folder, "-c", "log.showSignature=false", *arguments],
+            deadline=deadline,
+            env=git_environment(),
         )
     except TimeoutError as error:
         raise TaskError(f"git {arguments[0]} in {folder} timed out after {_GIT_TIMEOUT:g} s") from error

@@ -160,7 +160,8 @@ def _count_attempts(
         env = without_secrets(results.info.config.get("env", {}))
         for task_id, resolved in results.outcomes.items():
             old = records.get(task_id)
-            if old is None or any(env.get(name, getattr(old, name)) != getattr(old, name) for name in CONDITIONS):
+            facts = {name: getattr(old, name, None) for name in CONDITIONS}
+            if old is None or any(env.get(name, value) != value for name, value in facts.items() if value is not None):
                 unknown[task_id] = None
             else:
                 found.setdefault(task_id, {}).setdefault(results.summary.player, []).extend(resolved)
@@ -252,6 +253,28 @@ def judge_diff(
         return grade(group.task, patch, fresh, group.fresh, complete=complete, counter=counter), where
     finally:
         group.drop(fresh)
+
+
+def identify(task: Task) -> str:
+    """Return the digest of a task whose code is about to run.
+
+    Raises:
+        GradingError: The code cannot be read, or changes meanwhile.
+    """
+    try:
+        return digest(task, strict=True)
+    except TaskError as error:
+        raise GradingError(str(error)) from error
+
+
+def check_unchanged(task: Task, before: str) -> None:
+    """Check that the code that ran is the code that a record names: sandboxes copy it later.
+
+    Raises:
+        GradingError: It is not, or cannot be read any more.
+    """
+    if identify(task) != before:
+        raise GradingError("its code changed while it ran: stop the program that writes to it, and try again")
 
 
 def _judge(
@@ -346,7 +369,7 @@ class TaskCheck(OutcomeJob[str, TaskRecord]):
         facts: JsonObject = {"task_id": self.key, "date": settings.date, **settings.facts}
         try:
             task = settings.source.get(self.key)
-            facts |= {"digest": digest(task), "bytes": len(task.model_dump_json().encode())}
+            facts |= {"digest": identify(task), "bytes": len(task.model_dump_json().encode())}
             if not task.oracle.has_solution:
                 raise TaskError("it has no gold patch or other solution, so nothing shows that it can be solved")
             self._reader = DiffReader(["", task.oracle.gold_patch])
@@ -356,6 +379,7 @@ class TaskCheck(OutcomeJob[str, TaskRecord]):
                 if self.cancelled:
                     group.close()
                 found = self._runs(group, facts)
+            check_unchanged(task, found.digest)
             used = add_seconds(group.used, time.thread_time() - started)
             self.outcome = found.model_copy(update={"cpu_seconds": used})
         except MissingInterpreter as error:

@@ -237,6 +237,7 @@ class SweEnv(ToolEnv):
         self._by_name = {tool.name: tool for tool in self._tools}
         self._source = source
         self._records: dict[str, TaskRecord] | None = None
+        self._record: TaskRecord | None = None  # of the episode's task
         self._doubted: set[str] = set()
         self._hurried: set[str] = set()
         self._group: SandboxGroup | None = None
@@ -713,7 +714,7 @@ class SweEnv(ToolEnv):
         self._wanted = None
 
     def _warn_of(self, task: Task) -> None:
-        """Warn once about a task whose own time the episode cuts, or that is not valid in the record file."""
+        """Warn once about a task whose own time the episode cuts."""
         limits = [step.time_limit for step in steps_of(task) if step.time_limit]
         if sum(limits) > self._config["time_limit"] and task.task_id not in self._hurried:
             self._hurried.add(task.task_id)
@@ -721,29 +722,34 @@ class SweEnv(ToolEnv):
                 f"task {task.task_id} gives a policy {sum(limits):g} s, and the environment's time_limit ends the "
                 f"episode after {self._config['time_limit']:g} s: pass time_limit={sum(limits):g}"
             )
-        if self._config["record"] is None or task.task_id in self._doubted:
-            return
+
+    def _find_record(self, task: Task) -> TaskRecord | None:
+        """Return the record of a task in the record file. If it does not hold for the task, return None and warn."""
+        if self._config["record"] is None:
+            return None
         if self._records is None:
             self._records = {old.task_id: old for old in read_records(self._config["record"])}
-        self._trusts(task)
+        if why := doubt(task, self._records):
+            self._warn_of_doubt(task, why)
+            return None
+        return self._records[task.task_id]
 
-    def _trusts(self, task: Task, image: str = "") -> bool:
-        """Whether the record file says that rewards of a task can be trusted. If it does not, warn once."""
-        why = doubt(task, self._records or {}, image)
-        if why and self._records is not None and task.task_id not in self._doubted:
+    def _warn_of_doubt(self, task: Task, why: str) -> None:
+        """Warn that rewards of a task may be wrong, once."""
+        if why and task.task_id not in self._doubted:
             self._doubted.add(task.task_id)
             gymnasium.logger.warn(f"rewards of task {task.task_id} are not to be trusted: {why}")
-        return not why
 
     def _grade(self, task: Task, patch: Patch, fresh: Sandbox, group: SandboxGroup, *, complete: bool) -> Verdict:
         counter = CounterOptions(self._config["counter"], self._config["judge_runs"])
-        if self._records and self._trusts(task, fresh.image_digest):
-            counter = counter.of_record(self._records[task.task_id])
+        if self._record is not None:
+            counter = counter.of_record(self._record)
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=counter)
 
     def _open(self, task: Task, point: EpisodeCheckpoint | None, files: Snapshot | None) -> EpisodeState:
         started = time.monotonic()
         self._warn_of(task)
+        self._record = self._find_record(task)
         GRADERS.load(task.oracle.grader)  # an unknown grader must fail before the episode, not after it
         group = SandboxGroup(task, self._config["backend"], self._config["sandbox_options"], self._pool, self._mounts)
         if group.spec == self._wanted:
@@ -755,6 +761,9 @@ class SweEnv(ToolEnv):
         self._finalizer = weakref.finalize(self, _close_group, group, os.getpid())  # if nobody calls `close`
         try:
             sandbox = group.open_sealed()
+            if self._record is not None:
+                backend = self._config["backend"]
+                self._warn_of_doubt(task, self._record.doubt_image(task, backend, sandbox.image_digest))
             step = group.begin_step(sandbox, 0) if task.oracle.in_place else task
             passes = self._already_passes(task, group, sandbox)
             _mark_start(sandbox)

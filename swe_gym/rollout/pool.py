@@ -451,7 +451,10 @@ def run_outcomes(
         executor: Where they run.
     """
     with EpisodePool(make_job, workers=workers, retries=NODE_RETRIES, executor=executor) as pool:
+        retried: set[Key] = set()
         for job in pool.run(keys):
-            again = job.lost is not None or (job.retryable and job.number == 1)
+            again = job.lost is not None or (job.retryable and job.key not in retried)
+            if job.lost is None:
+                retried.add(job.key)
             if not again or not pool.retry(job):
                 yield job

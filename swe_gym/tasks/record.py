@@ -1,5 +1,6 @@
 """Records of validated tasks, one line of a record file each."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -7,17 +8,28 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import model_validator
 
+from ..cache import digest as cache_key
 from ..cache import file_sha256
-from ..commands import commit_of
-from ..errors import SandboxError, TaskError, UsageError
+from ..commands import commit_of, find_repository
+from ..errors import SweGymError, TaskError, UsageError
 from ..files import FileMetadata, read_models, scan_folder
-from ..types import FolderWorkspace, Frozen, GitWorkspace, JsonObject, TarWorkspace, Task, Workspace
+from ..types import (
+    FolderWorkspace,
+    Frozen,
+    GitWorkspace,
+    JsonObject,
+    RewardScript,
+    SandboxNeeds,
+    TarWorkspace,
+    Task,
+    Workspace,
+)
 
 Status = Literal["valid", "invalid", "skipped", "error"]
 """`skipped`: the machine lacks something that the task needs. `error`: the infrastructure failed; try again."""
@@ -70,9 +82,10 @@ class TaskRecord(Frozen):
         returned: Test that must start passing -> line of an assertion that fails without work -> `repr` of the value
             that it expects, and of the one that comes. Grading with this record changes what differs between both.
         natural: Whether each grading has a counter-test that reads like a test that a person wrote.
-        counter: Which tests that must keep passing got a counter-test too, as in `CounterOptions`.
+        counter: Which tests that must keep passing got a counter-test too, as in `CounterOptions`. None: not known.
         backend: Kind of sandbox.
-        sandbox_options: Its options, without secrets. With others, such as a network, a task is validated again.
+        sandbox_options: Its options, without secrets. With others, such as a network, a task is validated again. None:
+            not known, in a record of an earlier version.
         isolation: Isolation of the sandbox; empty if none started.
         image: Digest of the image, as the backend knows it; empty without an image.
         digest: SHA-256 of the task, its oracle and its code, as `digest`. A changed task is validated again.
@@ -101,9 +114,9 @@ class TaskRecord(Frozen):
     passing: dict[str, tuple[int, ...]] = {}
     returned: dict[str, dict[int, tuple[str, str]]] = {}
     natural: bool = False
-    counter: Literal["few", "all"] = "few"
+    counter: Literal["few", "all"] | None = None
     backend: str
-    sandbox_options: JsonObject = {}
+    sandbox_options: JsonObject | None = None
     isolation: str = ""
     image: str = ""
     digest: str = ""
@@ -117,6 +130,21 @@ class TaskRecord(Frozen):
     def _drop_old_fields(cls, data: object) -> object:
         """Read the records of version 0.1, which had a field for tests that changed neighbours disturb."""
         return {name: value for name, value in data.items() if name != "disturbing"} if isinstance(data, dict) else data
+
+    def doubt_image(self, task: Task, backend: str, image: str) -> str:
+        """Return why the image that runs may not be the one that was validated; empty if nothing tells.
+
+        An image that is built here, or that another backend holds, has another digest each time.
+
+        Args:
+            task: The task.
+            backend: Kind of sandbox.
+            image: Digest of the image that runs, as the backend knows it; empty if it is not known.
+        """
+        named = task.image and not task.needs.build and backend == self.backend
+        if not named or not image or self.image in ("", image):
+            return ""
+        return f"its image {task.image} has another digest than when it was validated: run `swe-gym validate` again"
 
 
 def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:
@@ -152,59 +180,121 @@ def read_rates(path: str | os.PathLike[str], policy: str = "") -> dict[str, Task
 CODE_SECONDS = 600.0
 """Seconds that reading the code of a task may take."""
 
+TRIES = 3
+"""How often code is read that changes meanwhile."""
+
+BUILT_IMAGE = re.compile("swe-gym/harbor-.+:[0-9a-f]{16}")
+"""Names that `Dockerfile.choose_image` gives: they end with a digest of the context."""
+
 
 def digest(task: Task, *, strict: bool = False) -> str:
     """Return the SHA-256 of a task, its oracle and its code: the same on every machine, wherever the code lies.
 
     A folder counts by the names, contents and executable bits of the files that a sandbox gets. They are read again
-    if a name, size, mode or time has changed. A local repository counts by the commit, an archive by its SHA-256.
+    if a name, size, mode or time has changed. A local repository counts by the commit, an archive by its SHA-256, and
+    the context of an image's build by its content. An image counts by its name, and so does a branch or tag of a
+    repository elsewhere.
 
     Args:
         task: The task.
-        strict: Whether to raise if the code cannot be read, or is named by a branch or tag of a repository elsewhere.
-            Otherwise it then counts by its place alone.
+        strict: Whether to raise if the code cannot be read. Otherwise it then counts by its place alone.
 
     Raises:
         TaskError: The code cannot be identified, if `strict`.
     """
     try:
-        code = _identify(task.workspace)
-    except (TaskError, SandboxError, OSError) as error:
+        task = _without_places(task)
+    except (SweGymError, OSError, ValueError, RuntimeError) as error:  # the last two: paths that cannot be
         if strict:
             raise TaskError(f"the code of task {task.task_id} cannot be identified: {error}") from error
-        code = task.workspace
-    return hashlib.sha256(task.model_copy(update={"workspace": code}).model_dump_json().encode()).hexdigest()
+    return hashlib.sha256(task.model_dump_json().encode()).hexdigest()
 
 
-def _identify(workspace: Workspace | None) -> Workspace | None:
-    """Return a workspace that is equal for equal code, and different for other code."""
+def _without_places(task: Task) -> Task:
+    """Return a task that is equal wherever the code lies, and different for other code."""
+    oracle = task.oracle
+    if script := oracle.in_place:
+        oracle = oracle.model_copy(update={"evaluation": _identify_script(script)})
+    needs = _identify_build(task.needs, task.image)
+    return task.model_copy(update={"workspace": _identify_code(task.workspace), "needs": needs, "oracle": oracle})
+
+
+def _identify_script(script: RewardScript) -> RewardScript:
+    verifier = script.verifier
+    if verifier:
+        verifier = verifier.model_copy(update={"needs": _identify_build(verifier.needs, verifier.image)})
+    steps = tuple(one.model_copy(update={"script": _identify_script(one.script)}) for one in script.steps)
+    return script.model_copy(update={"verifier": verifier, "steps": steps})
+
+
+def _identify_build(needs: SandboxNeeds, image: str | None) -> SandboxNeeds:
+    if needs.build is None:
+        return needs
+    context = "" if BUILT_IMAGE.fullmatch(image or "") else _hash_folder(needs.build.context)
+    return needs.model_copy(update={"build": needs.build.model_copy(update={"context": context})})
+
+
+def _identify_code(workspace: Workspace | None) -> Workspace | None:
     if isinstance(workspace, FolderWorkspace):
-        root = Path(workspace.path).expanduser().absolute()
-        entries = scan_folder(root, time.monotonic() + CODE_SECONDS)
-        return FolderWorkspace(path=_hash_folder(str(root), tuple(entries)))
+        return FolderWorkspace(path=_hash_folder(workspace.path))
     if isinstance(workspace, TarWorkspace):
         return workspace.model_copy(update={"path": "", "sha256": workspace.sha256 or _hash_archive(workspace.path)})
     if isinstance(workspace, GitWorkspace):
-        local = Path(workspace.url).expanduser().absolute()
-        if not local.exists() and not re.fullmatch("[0-9a-f]{40}", workspace.ref):
-            raise TaskError(f"{workspace.ref!r} of {workspace.url} may change: name a full commit hash")
-        return GitWorkspace(url="", ref=commit_of(local, workspace.ref, time.monotonic() + CODE_SECONDS))
+        deadline = time.monotonic() + CODE_SECONDS
+        if local := find_repository(workspace.url):
+            return GitWorkspace(url="", ref=commit_of(local, workspace.ref, deadline))
+        if re.fullmatch("[0-9a-fA-F]{40}|[0-9a-fA-F]{64}", workspace.ref):
+            return GitWorkspace(url="", ref=workspace.ref.lower())
     return workspace
 
 
-@functools.lru_cache(maxsize=256)
-def _hash_folder(root: str, entries: tuple[FileMetadata, ...]) -> str:
+_hashed: dict[tuple[str, str], str] = {}
+"""Path and digest of the metadata of a folder -> SHA-256 of its content."""
+
+
+def _hash_folder(path: str) -> str:
+    """Return the SHA-256 of what a sandbox gets of a folder; again if files change meanwhile."""
+    root = Path(path).expanduser().absolute()
+    if not root.is_dir():
+        raise TaskError(f"{root} is not a folder")
+    for _ in range(TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            entries = _scan(root)
+            key = str(root), cache_key(entries)
+            if key in _hashed:
+                return _hashed[key]
+            found = _hash_entries(root, entries)
+            if _scan(root) == entries:
+                _hashed[key] = found
+                return found
+    raise TaskError(f"{root} changes while it is read: stop the program that writes to it")
+
+
+def _scan(root: Path) -> list[FileMetadata]:
+    return scan_folder(root, time.monotonic() + CODE_SECONDS)
+
+
+def _hash_entries(root: Path, entries: Sequence[FileMetadata]) -> str:
     found = hashlib.sha256()
     for path, mode, _, _, link in entries:
-        content = file_sha256(Path(root, path)) if stat.S_ISREG(mode) else ""
+        content = file_sha256(root / path) if stat.S_ISREG(mode) else ""
         found.update(json.dumps([path, bool(mode & stat.S_IXUSR), link, content]).encode())
     return found.hexdigest()
 
 
 def _hash_archive(path: str) -> str:
     place = Path(path).expanduser().absolute()
+    for _ in range(TRIES):
+        before = _describe(place)
+        found = _hash_file(place, *before)
+        if _describe(place) == before:
+            return found
+    raise TaskError(f"{place} changes while it is read: stop the program that writes to it")
+
+
+def _describe(place: Path) -> tuple[int, int, int]:
     status = place.stat()
-    return _hash_file(place, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @functools.lru_cache(maxsize=256)
@@ -213,19 +303,16 @@ def _hash_file(path: Path, *_: int) -> str:
     return file_sha256(path)
 
 
-def doubt(task: Task, records: Mapping[str, TaskRecord], image: str = "") -> str:
+def doubt(task: Task, records: Mapping[str, TaskRecord]) -> str:
     """Return why rewards of a task should not be trusted, by some records; empty if they can be.
 
     Args:
         task: The task.
         records: Records by id of the task.
-        image: Digest of the image that runs, as the backend knows it; empty if it is not known.
     """
     record = records.get(task.task_id)
     if record is None:
         return "it was not validated"
     if record.status != "valid":
         return f"its record says {record.status}"
-    if image and record.image and image != record.image:
-        return f"its image {task.image} has changed since it was validated"
     return "" if record.digest == digest(task) else "it or its code has changed since it was validated"

@@ -247,7 +247,9 @@ def test_a_record_selects_valid_tasks(cli, rows: list[object], tmp_path: Path) -
         TaskRecord(task_id="t2", status="valid", backend="docker", digest="of an older row"),
     ]
     (tmp_path / "record.jsonl").write_text("".join(record.model_dump_json() + "\n" for record in records))
-    assert listed(cli("tasks", "list", *rows, "--record", "record.jsonl")) == ["t0"]
+    result = cli("tasks", "list", *rows, "--record", "record.jsonl")
+    assert listed(result) == ["t0"]
+    assert "left out 1 task that changed since record.jsonl was made: run `swe-gym validate` again: t2" in result.err
 
 
 @pytest.fixture
@@ -451,6 +453,7 @@ def test_audits_of_a_record_are_printed_and_unstable_tests_are_left_out(cli, tmp
             tried=4,
             variants=16,
             backend="local",
+            sandbox_options={},
             digest=digest(task),
         )
         append_lines(tmp_path / "audits.jsonl", audit.model_dump_json())

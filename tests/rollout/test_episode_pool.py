@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from swe_gym.rollout.pool import TICK, EpisodePool, Job, Threads, retry_delay
+from swe_gym.remote import NodeLost
+from swe_gym.rollout.pool import TICK, EpisodePool, Job, OutcomeJob, Threads, retry_delay, run_outcomes
 
 
 class Echo(Job[str]):
@@ -189,3 +190,20 @@ def test_threads_keep_the_error_of_a_job() -> None:
     assert errors == {"a": "ValueError('a')", "b": "ValueError('b')"}
     with pytest.raises(ValueError, match="a"), EpisodePool(Failing, workers=1) as pool:
         next(pool.run("a"))
+
+
+class Unlucky(OutcomeJob[str, int]):
+    """Its node is lost in the first try, its sandbox in the second one."""
+
+    def run(self) -> None:
+        self.lost = NodeLost("gone", reason="node") if self.number == 1 else None
+        self.outcome, self.retryable = self.number, self.number > 1
+
+    def work(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.slow
+def test_a_lost_node_does_not_use_up_the_second_try_of_a_job() -> None:
+    (job,) = run_outcomes(Unlucky, "a", workers=1, executor=Threads())
+    assert job.outcome == 3  # and not a fourth try, though another might help

@@ -1,6 +1,7 @@
 """Trust in rewards: records of tasks, and signs of cheating in episodes."""
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from swe_gym.curation.validation import TaskRecord, digest, validate
+from swe_gym.curation.validation import CheckSettings, TaskRecord, check_unchanged, digest, identify, validate
 from swe_gym.envs.swe_env import SweEnv
+from swe_gym.errors import GradingError
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies.baseline import ScriptedPolicy
 from swe_gym.tasks import TaskSource, doubt, read_records
-from swe_gym.types import FolderWorkspace, Task
+from swe_gym.types import FolderWorkspace, ImageBuild, SandboxNeeds, Task
 
 Make = Callable[..., SweEnv]
 
@@ -65,10 +67,41 @@ def test_a_record_of_other_code_brings_a_warning_and_tells_the_judge_nothing(
         env.reset()
 
 
-def test_a_record_of_another_image_does_not_hold(adder: Task, tmp_path: Path) -> None:
+def test_an_image_counts_by_its_digest_where_another_one_is_a_sign_of_change(adder: Task, tmp_path: Path) -> None:
     path = write_record(tmp_path / "record.jsonl", adder, image="sha256:1")
     records = {one.task_id: one for one in read_records(path)}
-    assert [doubt(adder, records, image)[:9] for image in ("", "sha256:1", "sha256:2")] == ["", "", "its image"]
+    assert doubt(adder, records) == ""
+    named = adder.model_copy(update={"image": "a/b"})
+    built = named.model_copy(update={"needs": SandboxNeeds(build=ImageBuild(context="/c"))})
+    for task, backend, image, why in (
+        (named, "local", "sha256:2", "its image a/b"),
+        (named, "local", "sha256:1", ""),
+        (named, "local", "", ""),
+        (named, "docker", "sha256:2", ""),
+        (built, "local", "sha256:2", ""),
+        (adder, "local", "sha256:2", ""),
+    ):
+        assert records["adder"].doubt_image(task, backend, image)[:13] == why
+
+
+def test_a_record_vouches_only_for_the_code_that_ran(source: TaskSource, adder: Task, tmp_path: Path) -> None:
+    before = identify(adder)
+    check_unchanged(adder, before)
+    (tmp_path / "adder" / "new.py").touch()
+    with pytest.raises(GradingError, match="its code changed while it ran"):
+        check_unchanged(adder, before)
+    shutil.rmtree(tmp_path / "adder")
+    (found,) = validate(source, ["adder"], times=1)
+    assert (found.status, found.digest) == ("error", "")
+    assert "the code of task adder cannot be identified" in found.reason
+
+
+def test_a_record_without_sandbox_options_is_of_unknown_ones(source: TaskSource, adder: Task, tmp_path: Path) -> None:
+    write_record(tmp_path / "record.jsonl", adder, gold=(True,), empty=(False,))
+    (old,) = read_records(tmp_path / "record.jsonl")
+    assert not CheckSettings(source, "local", {}, 1, "", "few").still_holds(old)
+    known = old.model_copy(update={"sandbox_options": {}, "counter": "few"})
+    assert CheckSettings(source, "local", {}, 1, "", "few").still_holds(known)
 
 
 def test_other_sandbox_options_make_another_validation(source: TaskSource, adder: Task, tmp_path: Path) -> None:

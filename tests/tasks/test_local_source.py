@@ -14,7 +14,19 @@ from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import TaskError, UsageError
 from swe_gym.tasks import TaskSource, digest, load_source
 from swe_gym.tasks.local import LocalSource
-from swe_gym.types import FolderWorkspace, GitWorkspace, PythonEnv, TarWorkspace, Task, Workspace
+from swe_gym.types import (
+    FolderWorkspace,
+    GitWorkspace,
+    ImageBuild,
+    Oracle,
+    PythonEnv,
+    RewardScript,
+    SandboxNeeds,
+    TarWorkspace,
+    Task,
+    VerifierSandbox,
+    Workspace,
+)
 
 
 def test_a_folder_and_a_command_make_a_task(tmp_path: Path) -> None:
@@ -133,17 +145,59 @@ def test_a_task_has_the_digest_of_its_commit_or_archive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("workspace", "why"),
     [
-        (FolderWorkspace(path="/no/such/folder"), "No such file"),
-        (GitWorkspace(url="https://example.com/a.git", ref="main"), "'main' of https://example.com/a.git may change"),
+        (FolderWorkspace(path="/no/such/folder"), "/no/such/folder is not a folder"),
+        (FolderWorkspace(path="~nobody-at-all/a"), "home directory"),
+        (TarWorkspace(path="/no/such.tar"), "No such file"),
     ],
 )
-def test_code_that_cannot_be_identified_counts_by_its_place_or_is_refused(
-    workspace: FolderWorkspace | GitWorkspace, why: str
-) -> None:
+def test_code_that_cannot_be_identified_counts_by_its_place_or_is_refused(workspace: Workspace, why: str) -> None:
     task = Task(task_id="t", problem_statement="p", workspace=workspace)
     assert digest(task) == digest(task)
     with pytest.raises(TaskError, match=f"the code of task t cannot be identified: .*{why}"):
         digest(task, strict=True)
+
+
+def test_a_repository_elsewhere_counts_by_its_commit_or_by_the_name_of_its_branch() -> None:
+    task = Task(task_id="t", problem_statement="p")
+    refs = ("main", "v1", "a" * 40, "A" * 40, "b" * 64)
+    first = [digest(with_code(task, GitWorkspace(url="https://a.test/a", ref=ref)), strict=True) for ref in refs]
+    assert len({*first}) == 4
+    other = [digest(with_code(task, GitWorkspace(url="https://b.test/a", ref=ref)), strict=True) for ref in refs]
+    assert [one == two for one, two in zip(first, other, strict=True)] == [False, False, True, True, True]
+
+
+@pytest.mark.parametrize("name", ["own/image", "swe-gym/harbor-a:0123456789abcdef"])
+def test_a_build_counts_by_its_context_wherever_it_lies(tmp_path: Path, name: str) -> None:
+    def build(place: str, content: str) -> str:
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "Dockerfile").write_text(content)
+        needs = SandboxNeeds(build=ImageBuild(context=str(tmp_path / place)))
+        verifier = VerifierSandbox(image=name, workdir="/", needs=needs)
+        oracle = Oracle(evaluation=RewardScript(verifier=verifier))
+        return digest(Task(task_id="t", problem_statement="p", image=name, needs=needs, oracle=oracle), strict=True)
+
+    first = build("a", "FROM x")
+    assert build("b", "FROM x") == first
+    assert (build("c", "FROM y") == first) == (name != "own/image")  # the other name would have another digest
+
+
+def test_code_that_changes_whenever_it_is_read_is_refused() -> None:
+    """Reading this folder opens a file in it, which is gone afterwards."""
+    task = Task(task_id="t", problem_statement="p", workspace=FolderWorkspace(path="/proc/self/fdinfo"))
+    with pytest.raises(TaskError, match="fdinfo changes while it is read: stop the program that writes to it"):
+        digest(task, strict=True)
+
+
+def test_variables_of_a_hook_do_not_choose_another_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m")
+    for name in ("one", "two"):
+        for words in (("init", "-q", name), ("-C", name, *commit, name)):
+            run_command(["git", *words], cwd=tmp_path, deadline=time.monotonic() + 60, failure="git")
+    task = Task(task_id="t", problem_statement="p", workspace=GitWorkspace(url=str(tmp_path / "one")))
+    first = digest(task)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "two" / ".git"))
+    assert digest(task) == first
+    assert digest(with_code(task, GitWorkspace(url=f"file://{tmp_path}/one")), strict=True) == first
 
 
 def with_code(task: Task, workspace: Workspace) -> Task:

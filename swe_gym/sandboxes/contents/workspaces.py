@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from ...cache import build_once, digest, file_sha256
-from ...commands import commit_of, git_program, run_command
+from ...commands import commit_of, find_repository, git_environment, git_program, run_command
 from ...errors import TaskError
 from ...files import FileMetadata, scan_folder
 from ...index import download_sdist
@@ -124,9 +124,8 @@ def _tar(workspace: TarWorkspace, deadline: float, at: str) -> Path:
 
 def _git(workspace: GitWorkspace, deadline: float, at: str) -> Path:
     """Export a commit. A reference of a local repository is resolved each time, any other one once."""
-    local = Path(workspace.url).expanduser().absolute()
     url, ref = workspace.url, workspace.ref
-    if local.exists():
+    if local := find_repository(url):
         url, ref = str(local), commit_of(local, ref, deadline)
 
     def fill(tree: Path, deadline: float) -> None:
@@ -334,7 +333,7 @@ def _export_commit(url: str, ref: str, tree: Path, deadline: float) -> None:
     """Fetch one commit into a new repository with our attributes, and check its files out."""
     scratch = tree.parent / "fetched.git"
     environment = {
-        **os.environ,
+        **git_environment(),
         "GIT_DIR": str(scratch),
         "GIT_WORK_TREE": str(tree),
         "GIT_TERMINAL_PROMPT": "0",
