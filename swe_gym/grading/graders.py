@@ -108,8 +108,8 @@ def _run(
     call = plan.runner
     if call is None:
         raise GradingError(
-            f"task {task.task_id}: test_cmd must call `python -m pytest` or `python -m unittest` exactly once; "
-            "for another command, use the grader 'exit_code'"
+            f"task {task.task_id}: test_cmd must call `python -m pytest` or `python -m unittest` exactly once, "
+            "and by no shell function or alias; for another command, use the grader 'exit_code'"
         )
     report, result = run_reporter(call, sandbox, limit, options, twins)
     if report.absent:

@@ -163,7 +163,7 @@ class Judge:
                 raise
         fresh.close()
         self._run_without_work()
-        self._whole, self._kept = None, ()
+        self._whole, self._kept = None, ()  # what was found stays: work could break off where it is about to lose
         try:
             with self.stage.open_fresh() as again:
                 return self._judge(again)
@@ -376,10 +376,14 @@ class Judge:
             now = {number: row for number, row in changed.items() if self._rng.random() < 0.5}
             later = {number: row for number, row in changed.items() if number not in now}
             for texts in (now, later) if later else (now,):
-                with self.stage.open_fresh() as fresh:
-                    run = self._run(self.stage.prepare(self.patch, fresh), fresh, GradedRun(texts, second=numbers))
-                self.runs.append(run)
-                yield run
+                yield self._run_further(GradedRun(texts, second=numbers))
+
+    def _run_further(self, planned: GradedRun) -> GradedRun:
+        """Carry out a run without twins, in a fresh sandbox, and store it."""
+        with self.stage.open_fresh() as fresh:
+            run = self._run(self.stage.prepare(self.patch, fresh), fresh, planned)
+        self.runs.append(run)
+        return run
 
     def _is_proven(self, number: int) -> bool:
         """Whether twins played all texts of a group."""
@@ -388,10 +392,15 @@ class Judge:
 
     # --- doubts -------------------------------------------------------------------------------------------------
 
-    def _check(self, run: GradedRun) -> set[int]:
+    def _check(self, run: GradedRun, failed: Collection[str] | None = None) -> set[int]:
         """Look for what contradicts a run of right work, and confirm it with the gold patch.
 
-        Work whose twins were cut off runs once more, with the same texts: other texts would be another chance to guess.
+        Work whose twins were cut off, or whose originals failed in a further run, runs once more, with the same texts:
+        other texts would be another chance to guess.
+
+        Args:
+            run: The run.
+            failed: The tests whose originals failed in the run that it repeats; only these can fail in both.
 
         Returns:
             The groups that twins cannot play with the gold patch either.
@@ -406,9 +415,13 @@ class Judge:
             return self._check(self._plain)
         self._alarms |= {test: "+".join(kinds) for test, kinds in confirmed.passed.items()}
         self._unfit |= {test: "+".join(kinds) for test, kinds in shared.passed.items()}
-        self._refuted |= confirmed.failed.keys()
         if run.second:
             self._unproven |= shared.failed.keys()
+        if confirmed.failed and not confirmed.passed and run.second and not self._repeated:
+            self._repeated = True
+            self._check(self._run_further(run), confirmed.failed)
+            return set()
+        self._refuted |= confirmed.failed.keys() if failed is None else confirmed.failed.keys() & failed
         return set(shared.failed.values()) if run.twins and self._may_earn(shared.failed) else set()
 
     def _doubts_of_work(self, run: GradedRun) -> Doubts:

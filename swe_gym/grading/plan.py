@@ -14,7 +14,9 @@ from ..types import Evaluation, ExitCode, Frozen, ParserProgram, RewardScript, T
 from .log_parsers import runner_of
 
 MODULE = re.compile(r"(?P<runner>-m[ \t]+(?P<module>pytest|py\.test|unittest)(?![\w./-]))")
-VALUE = r"""(?:'[^']*'|"[^"]*"|[^\s'"])*"""
+SUBSTITUTED = r"""(?:\$\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)|`[^`]*+`|\$\{[^}]{0,999}+\})"""
+QUOTED = rf"""(?:'[^']*+'|"(?:[^"\\$`]|\\.|{SUBSTITUTED}|\$(?![({{]))*+")"""
+VALUE = rf"""(?:{QUOTED}|{SUBSTITUTED}|\\"[^"\\]*+\\"|\\.|[^\s'"\\;&|()`])*+"""
 BARE = re.compile(
     rf"(?P<before>(?:^|[;&|(]|\b(?:exec|time))[ \t]*(?:\w+={VALUE}[ \t]+)*)"
     r"(?P<runner>(?P<folder>[\w./-]*/)?(?P<module>pytest|py\.test)(?=\s|$))",
@@ -25,13 +27,18 @@ INTERPRETER_ONLY = re.compile(
     r"(?:/\S*/)?python[\d.]*"
     r"(?:[ \t]+-[A-Zbdsuvx]\S*(?:[ \t]+(?!-)\S+)?)*\s*"  # its options
 )
-SPLIT = re.compile(r"""\\\n|'[^']*'|"[^"]*"|\$\{[^}]*\}|>&|(?P<ends>[;&|()\n'"`])""")
+SPLIT = re.compile(rf"""\\.|{QUOTED}|{SUBSTITUTED}|(?<![^\s;&|()])#[^\n]*|>&|&>|(?P<ends>[;&|()\n'"`])""", re.DOTALL)
 """What ends a simple command, among what does not. A quote without its second one begins a command within a string."""
 
 PRECEDES = re.compile(
-    rf"\s*(?:(?:exec|command|eval|if|then|else|elif|while|until|do|!|\{{|time(?:[ \t]+-p)?|\w+={VALUE})[ \t]+)*"
+    rf"(?:\s|\\\n)*(?:(?:eval|if|then|else|elif|while|until|do|!|\{{|exec(?:[ \t]+-(?:[cl]+|a[ \t]+\S+))*"
+    rf"|command(?:[ \t]+-p)?|function[ \t]+[\w-]+(?:[ \t]*\{{)?|time(?:[ \t]+-p)?|\w+\+?={VALUE})(?:[ \t]|\\\n)+)*",
+    re.DOTALL,
 )
 """Variables, and words of the shell that are no program, before a program."""
+
+DEFINED = re.compile(r"(?:\bfunction[ \t]+|\balias[ \t]+)([\w.-]+)|([\w.-]+)[ \t]*\(\)")
+"""A function or an alias, which a program cannot call."""
 
 
 class RunnerCall(Frozen):
@@ -63,15 +70,16 @@ class RunnerCall(Frozen):
         """
         before = self.before.rstrip(" \t") or "python"
         if starter:
-            begin = max([match.end() for match in SPLIT.finditer(before) if match["ends"]], default=0)
-            program = PRECEDES.match(before, begin)
-            begin = program.end() if program else begin
+            begin = _find_program(before)
             before = f"{before[:begin]}{starter} {before[begin:]}"
         return " ".join([before, shlex.quote(script), *map(shlex.quote, options)]) + self.after
 
 
 def parse_command(command: str) -> RunnerCall | None:
-    """Split a command at its call of pytest or unittest. Return None unless there is exactly one call."""
+    """Split a command at its call of pytest or unittest.
+
+    Return None unless there is exactly one call, by a program: no starter can call a function of the shell.
+    """
     found = [*MODULE.finditer(command)] or [*BARE.finditer(command)]
     if len(found) != 1:
         return None
@@ -79,8 +87,18 @@ def parse_command(command: str) -> RunnerCall | None:
     before = command[: match.start("runner")]
     if "folder" in match.groupdict():
         before += f"{match['folder'] or ''}python "
+    program = before[_find_program(before) :].split(maxsplit=1)
+    if program and any(program[0] in defined.groups() for defined in DEFINED.finditer(before)):
+        return None
     module = "unittest" if match["module"] == "unittest" else "pytest"
     return RunnerCall(module=module, before=before, after=command[match.end("runner") :])
+
+
+def _find_program(before: str) -> int:
+    """Return where the program of the last simple command begins."""
+    begin = max([match.end() for match in SPLIT.finditer(before) if match["ends"]], default=0)
+    preceding = PRECEDES.match(before, begin)
+    return preceding.end() if preceding else begin
 
 
 START_TEXT, END_TEXT = ">>>>> Start Test Output", ">>>>> End Test Output"

@@ -28,25 +28,38 @@ TWIN_SHARE, TWIN_LIMITS = 0.1, (1.0, 10.0)
 
 STARTER = """\
 \""":"
-if [ -n "$PYTHONPATH" ]; then
-    export SWE_GYM_PYTHONPATH="$PYTHONPATH"
-    real() {{ {{ cd "$1" || cd "$(dirname -- "$1")"; }} 2>&- && pwd -P; }}
-    work=$(real {workdir}) kept= IFS=:
-    set -f
-    for folder in $PYTHONPATH; do
-        case "$(real "$folder")/" in "$work"/*) ;; *) kept="$kept${{kept:+:}}$folder" ;; esac
+swe_gym_real() {{ {{ CDPATH= cd -- "$1" || CDPATH= cd -- "$(dirname -- "$1")"; }} >&- 2>&- && pwd -P; }}
+swe_gym_hold() {{
+    work=$(swe_gym_real {workdir}) path= rest="$1:"
+    while [ -n "$rest" ]; do
+        folder="${{rest%%:*}}" rest="${{rest#*:}}"
+        case "$(swe_gym_real "${{folder:-.}}")/" in "$work"/*) folder="${{0%/*}}/held/$folder" ;; esac
+        path="$path:$folder"
     done
-    export PYTHONPATH="$kept"
-    unset IFS
-fi
+    printf %s "${{path#:}}"
+}}
+if [ -n "$PYTHONPATH" ]; then PYTHONPATH=$(swe_gym_hold "$PYTHONPATH"); fi
+swe_gym_after=
+for swe_gym_word; do
+    shift
+    case "$swe_gym_after$swe_gym_word" in
+        "$0") swe_gym_after=/ ;;
+        PYTHONPATH=?*) swe_gym_word="PYTHONPATH=$(swe_gym_hold "${{swe_gym_word#*=}}")" ;;
+    esac
+    set -- "$@" "$swe_gym_word"
+done
 exec "$@"
 ":\"""
 """
 """Head of a program that is a shell script too, which starts Python without the folders of the workspace.
 
 Python imports modules at its start, such as those that files `*.pth` of an environment name. Those of the workspace
-would run before the keeper forks. The program puts the folders back.
+would run before the keeper forks. So `PYTHONPATH`, also where an argument before the program sets it, names folders
+that do not exist in their place. The program puts the folders back.
 """
+
+START = "${{BASH:-/bin/sh}} ${{BASH:+--posix}} {script}"
+"""Runs the starter in the shell of the command, since others drop variables. Bash must not read `BASH_ENV` twice."""
 
 SIGNATURE_BYTES = 64
 MAX_REPORT = 16 << 20
@@ -258,7 +271,7 @@ def run_reporter(
     # A file that cannot be imported, perhaps one of the policy's own, must not stop the others.
     options = [*options, "--continue-on-collection-errors"] if call.module == "pytest" else []
     result = sandbox.exec(
-        call.text(script, options, starter=f"/bin/sh {script}"),
+        call.text(script, options, starter=START.format(script=script)),
         timeout=timeout + (EXTRA if twins.groups else 0.0),
         env=steady_env(sandbox),
         max_output=MAX_OUTPUT,

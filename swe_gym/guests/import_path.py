@@ -13,11 +13,14 @@ def lies_in(path: str, folder: str) -> bool:
 
 def start_path() -> "list[str]":
     """Return the import path with the folders that the starter held back, and without this script's folder."""
-    named = os.environ.pop("SWE_GYM_PYTHONPATH", "")
-    if named:
-        os.environ["PYTHONPATH"] = named
-    found = [os.path.abspath(path) for path in named.split(os.pathsep)] if named else []
-    return list(dict.fromkeys(found + sys.path[1:]))
+    held = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "held", "")
+    named = os.environ.get("PYTHONPATH", "")
+    entries = [entry[len(held) :] if entry.startswith(held) else entry for entry in named.split(os.pathsep)]
+    if held not in named:
+        return sys.path[1:]
+    os.environ["PYTHONPATH"] = os.pathsep.join(entries)
+    found = [] if sys.flags.ignore_environment else [os.path.abspath(entry) for entry in entries]
+    return list(dict.fromkeys(found + [path for path in sys.path[1:] if not (path + os.sep).startswith(held)]))
 
 
 START_PATH = start_path()

@@ -1,8 +1,16 @@
 """Test commands with our reporter in the runner's place."""
 
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from swe_gym.grading.plan import parse_command
+from swe_gym.grading.reporter import START, STARTER
+from swe_gym.guests import import_path
 
 
 @pytest.mark.parametrize(
@@ -28,7 +36,18 @@ def test_the_reporter_takes_the_runners_place(command: str, module: str, reporte
 
 @pytest.mark.parametrize(
     "command",
-    ["", "make test", "tox -e py", "echo pytest", "python -m pytest_x", "pytest a; pytest b", "ls -m pytest-x"],
+    [
+        "",
+        "run() { python $@; }; run -m pytest",
+        "function run { python $@; }\nA=1 run -m pytest",
+        "alias run='python -X dev'\nrun -m pytest",
+        "make test",
+        "tox -e py",
+        "echo pytest",
+        "python -m pytest_x",
+        "pytest a; pytest b",
+        "ls -m pytest-x",
+    ],
 )
 def test_other_commands_have_no_runner(command: str) -> None:
     assert parse_command(command) is None
@@ -51,6 +70,7 @@ def test_options_precede_the_arguments() -> None:
         ("PATH=bin:$PATH python -m pytest", False),
         (".venv/bin/python -m pytest", False),
         ("A=$(bin/setup) python -m pytest", False),
+        ("A=1;bin/setup python -m pytest", False),
         ("coverage run -m pytest", False),
     ],
 )
@@ -74,9 +94,58 @@ def test_whether_the_workspace_could_stop_the_runner(command: str, alone: bool) 
         ("exec time -p coverage run -m pytest", "exec time -p S coverage run /r.py"),
         ("if python -W x \\\n -m pytest; then :; fi", "if S python -W x \\\n /r.py; then :; fi"),
         ("A=${B:+c;d} python -m pytest 2>&1", "A=${B:+c;d} S python /r.py 2>&1"),
+        ("A=$(pwd)/src B=`c d` python -m pytest", "A=$(pwd)/src B=`c d` S python /r.py"),
+        ('A="$(b "c d")" python -m pytest', 'A="$(b "c d")" S python /r.py'),
+        ("$(which python) -m pytest", "S $(which python) /r.py"),
+        ('"${A:-$(b)}" -m pytest', 'S "${A:-$(b)}" /r.py'),
+        ("A+=:b C=d\\ e python -m pytest", "A+=:b C=d\\ e S python /r.py"),
+        ('sh -c "A=\\"b c\\" python -m pytest"', 'sh -c "A=\\"b c\\" S python /r.py"'),
+        ("A=b \\\n  python -m pytest", "A=b \\\n  S python /r.py"),
+        ("# don't\npython -W 'a' -m pytest", "# don't\nS python -W 'a' /r.py"),
+        ("function f { python -m pytest; }; f", "function f { S python /r.py; }; f"),
+        ("f() { python -m pytest $@; }; f a", "f() { S python /r.py $@; }; f a"),
+        ("exec -a b python -m pytest", "exec -a b S python /r.py"),
+        ("command -p python -m pytest", "command -p S python /r.py"),
+        ("A=b env -i timeout 60 python -m pytest", "A=b S env -i timeout 60 python /r.py"),
+        ("(cd x; nice python -m pytest)", "(cd x; S nice python /r.py)"),
+        ("bash <<'E'\npython -m pytest\nE", "bash <<'E'\nS python /r.py\nE"),
     ],
 )
 def test_a_starter_precedes_the_program_of_the_simple_command(command: str, started: str) -> None:
     parsed = parse_command(command)
     assert parsed is not None
     assert parsed.text("/r.py", starter="S") == started
+
+
+TELL = """
+import json
+early = [path for path in sys.path[1:] if path.startswith(WORKDIR)]
+path = [os.path.relpath(path, WORKDIR) for path in start_path() if path.startswith(WORKDIR)]
+print(json.dumps([early, path, os.environ.get("PYTHONPATH"), "A-B" in os.environ, sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "named", "arguments"),
+    [
+        ("PYTHONPATH=$PWD/src:/usr/lib: python -m pytest", ["src", "."], "{}/src:/usr/lib:", []),
+        ("PYTHONPATH=lib env PYTHONPATH=src python -m pytest PYTHONPATH=a", ["src"], "src", ["PYTHONPATH=a"]),
+        ("PYTHONPATH=src env -u PYTHONPATH python -m pytest", [], None, []),
+        ("cd src; CDPATH=.. PYTHONPATH=lib:. python -E -m pytest", [], "lib:.", []),
+    ],
+)
+def test_python_starts_without_folders_of_the_workspace_and_gets_them_back(
+    tmp_path: Path, command: str, path: list[str], named: str | None, arguments: list[str]
+) -> None:
+    work, script = tmp_path / "w x", tmp_path / "r" / "r.py"
+    for folder in (work / "src", work / "lib", script.parent):
+        folder.mkdir(parents=True)
+    source = Path(import_path.__file__).read_text("utf-8")
+    start_path, tell = source.split("START_PATH = ")[0], TELL.replace("WORKDIR", repr(str(work)))
+    script.write_text(STARTER.format(workdir=shlex.quote(str(work))) + start_path + tell)
+    parsed = parse_command(command)
+    assert parsed is not None
+    run = ["bash", "-c", parsed.text(str(script), starter=START.format(script=script))]
+    environment = {"PATH": os.environ["PATH"], "A-B": "1"}
+    said = json.loads(subprocess.run(run, cwd=work, env=environment, capture_output=True, check=True).stdout)
+    assert said == [[], path, named.format(work) if named else None, True, arguments]

@@ -25,9 +25,11 @@ from small_tasks import (
 
 from swe_gym.errors import GradingError
 from swe_gym.grading import CounterOptions
+from swe_gym.grading.base import Ready, Results
+from swe_gym.grading.graders import TESTS
 from swe_gym.grading.judge import ALARM, NOT_IN_TWINS
 from swe_gym.sandboxes import Sandbox
-from swe_gym.types import Task, TestStatus, Verdict
+from swe_gym.types import ExecResult, Task, TestStatus, Verdict
 
 # --- right work -----------------------------------------------------------------------------------------------
 
@@ -380,6 +382,33 @@ def test_tests_that_fail_in_forks_with_the_gold_patch_too_are_proven_by_a_second
     known = CounterOptions(unforkable=verdict.counter_tests.unforkable, seed=b"1")
     assert small.judge(small.gold, options=known).counter_tests.runs in (2, 3)
     assert not small.judge(ALWAYS_EQUAL, options=replace(known, runs=6)).resolved
+
+
+slow_runs: set[int] = set()
+ran: list[str] = []
+
+
+def run_on_a_slow_machine(ready: Ready, sandbox: Sandbox) -> Results:
+    ran.append(sandbox.read_file("test_m.py").decode())
+    if len(ran) in slow_runs:
+        return Results(judge="reporter", reason="too slow", result=ExecResult(exit_code=None, timed_out=True))
+    return TESTS.run(ready, sandbox)
+
+
+SLOW_MACHINE = replace(TESTS, run=run_on_a_slow_machine)
+
+
+@pytest.mark.parametrize(("slow", "resolved"), [({2}, True), ({2, 4}, False)])
+def test_a_further_run_that_fails_with_the_work_alone_is_repeated_once(slow: set[int], resolved: bool) -> None:
+    small = three(grader=f"{__name__}:SLOW_MACHINE")
+    ran.clear()
+    slow_runs.clear()
+    slow_runs.update(slow)
+    options = CounterOptions(unforkable=[small.name(test) for test in (*small.starting, *small.keeping)], seed=b"1")
+    verdict = small.judge(small.gold, options=options)
+    assert verdict.resolved is resolved, (verdict.reason, verdict.log)
+    assert ran[1] == ran[2] == ran[3], "the work, the gold patch and the work again, with the same texts"
+    assert verdict.counter_tests.runs == len(ran) - len(slow)
 
 
 def test_without_a_gold_patch_an_alarm_counts_and_an_original_that_fails_in_its_twin_does_not() -> None:
