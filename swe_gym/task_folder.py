@@ -1,6 +1,7 @@
 """Reads a task folder that others wrote: files within the folder and of bounded size, and its Dockerfile."""
 
 import hashlib
+import itertools
 import os
 import posixpath
 import re
@@ -162,12 +163,15 @@ IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*+", re.ASCII)
 """Names of images that no program can take for an option or a path."""
 
 RUN_AT_START = ("ENTRYPOINT", "HEALTHCHECK")
-HERE_TEXT = re.compile(r"""(?:^|\s)\d*<<-?["']?\w+["']?(?:\s|$)""")
-ESCAPE = re.compile(r"\s*#\s*escape\s*=\s*[^\\\s]", re.IGNORECASE)
-"""A comment that makes another character than the backslash continue lines."""
+HERE_TEXT = re.compile(r"(?:^|\s)\d*<<-?[^\s<]")
+DIRECTIVE = re.compile(r"\s*#\s*([a-z][a-z0-9]*)\s*=\s*(\S.*)", re.IGNORECASE)
+"""A setting of the builder, if only settings stand above it; else a comment."""
 
-FETCHED = re.compile(r"://|\$")
-"""A source of ADD that may be an address."""
+PLAIN = r"[A-Za-z0-9_./*?+,-]+"
+"""A file of the context: no address, variable or quote, and nothing that the builder reads otherwise."""
+
+ADDED_FILES = re.compile(rf"""(?:--\S+\s+)*+(?:(?:{PLAIN}\s+)+\S+|\[\s*(?:"{PLAIN}"\s*,\s*)+"[^"\\\x00-\x1f]*"\s*\])""")
+"""What ADD adds: files of the context. What comes last is the destination."""
 
 BUILDKIT_OPTIONS = ("--mount", "--network", "--security", "--link", "--chmod", "--parents", "--exclude", "--checksum")
 """Options of steps that the engine's plain builder does not know."""
@@ -176,13 +180,20 @@ BUILDKIT_OPTIONS = ("--mount", "--network", "--security", "--link", "--chmod", "
 def read_steps(text: str) -> list[tuple[str, str]]:
     """Return the instructions of a Dockerfile, each as name in capitals and rest.
 
-    A comment that names another escape character is an unknown one.
+    A setting of another escape character is an unknown one.
     """
     lines = text.replace("\r\n", "\n").split("\n")
-    lines = [line for line in lines if not line.lstrip().startswith("#") or ESCAPE.match(line)]
+    settings = [line for line in itertools.takewhile(DIRECTIVE.match, lines) if _sets_escape(line)]
+    lines = [*settings, *(line for line in lines if not line.lstrip().startswith("#"))]
     joined = re.sub(r"(?<!\\)\\[ \t]*\n(?:[ \t]*\n)*", "", "\n".join(lines))
     words = (line.split(maxsplit=1) for line in joined.split("\n") if line.strip())
     return [(name.upper(), "".join(rest).strip()) for name, *rest in words]
+
+
+def _sets_escape(line: str) -> bool:
+    """Return whether a setting makes another character than the backslash continue lines."""
+    found = DIRECTIVE.match(line)
+    return bool(found and found[1].lower() == "escape" and found[2].strip() != "\\")
 
 
 class Dockerfile:
@@ -294,6 +305,8 @@ def _not_built(name: str, rest: str) -> str:
     """Return why a step of a Dockerfile cannot be built; empty if it can."""
     if name.startswith("#"):
         return "only the backslash can continue lines. Leave it out"
+    if name == "ONBUILD":
+        return "it runs in another build. Write the step there"
     if name not in STEPS:
         return "unknown step, or one of several lines that only BuildKit reads. Write it in one line"
     option = next((word for word in rest.split() if word.startswith(BUILDKIT_OPTIONS)), "")
@@ -301,6 +314,9 @@ def _not_built(name: str, rest: str) -> str:
         return f"{option} needs BuildKit. Leave it out"
     if name in ("RUN", "COPY", "ADD") and HERE_TEXT.search(rest):
         return "text of several lines (<<) needs BuildKit. Copy a file instead"
-    if name == "ADD" and FETCHED.search(rest):
-        return "an engine fetches addresses outside of any sandbox. Use RUN to fetch, COPY for a name in a variable"
+    if name == "ADD" and not ADDED_FILES.fullmatch(rest):
+        return (
+            "only plain names of files may be added: an engine fetches addresses outside of any sandbox. Use RUN to "
+            "fetch, COPY for other names"
+        )
     return ""

@@ -50,7 +50,7 @@ class CallFormat(NamedTuple):
         opening: Tag of a call that ends reasoning; empty if a call in reasoning is reasoning.
         beside: What stands beside calls and is content: the text "before" the first one, all "around", or "nothing".
         ends: Tags that end a call, if a call without them may lack arguments.
-        tagged: Whether tags mark a call. Otherwise a text is a call only if it names a tool.
+        bare: Whether a call needs no tag, so that only the name of a tool tells it from text.
     """
 
     find: Finder
@@ -61,7 +61,7 @@ class CallFormat(NamedTuple):
     opening: str = ""
     beside: Literal["before", "around", "nothing"] = "before"
     ends: tuple[str, ...] = ()
-    tagged: bool = True
+    bare: bool = False
 
     def find_whole(self, text: str, *, cut: bool = False) -> list[FoundCall]:
         """Return the calls of a text, which may be cut, that have no flaw; none if it has too many."""
@@ -369,7 +369,7 @@ FORMATS: Mapping[str, CallFormat] = {
     "qwen3_coder": CallFormat(
         _of_actions("r2e"), "r2e", typed=False, opening=_TOOL_CALL, ends=("</function>", "</tool_call>")
     ),
-    "llama": CallFormat(_of_actions("json"), "json", r"<\|python_tag\|>", beside="nothing", tagged=False),
+    "llama": CallFormat(_of_actions("json"), "json", r"<\|python_tag\|>", beside="nothing", bare=True),
     "deepseek_v3": CallFormat(_blocks(_DEEPSEEK, _json_call), wrapper="<｜tool▁calls▁(?:begin|end)｜>"),
     "glm45": CallFormat(
         _blocks(r"<tool_call>\s*(?P<name>[^\s<>]+)(?P<arguments>.*?)(?:</tool_call>|\Z)", _pairs_call),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from ..errors import PolicyError, UsageError
@@ -13,6 +14,8 @@ from .agents.base import Agent
 from .calls import NO_TOOLS, Answer, Call, Finish, arrange_system_messages, keep_written_ids, tool_call
 from .history import CallPlace
 from .reading import SETTINGS
+
+log = logging.getLogger(__name__)
 
 
 class ServerSampler:
@@ -176,8 +179,17 @@ def _drops_later(options: LLMPolicies, opening: Sequence[JsonObject]) -> bool:
     at = max((at for at, one in enumerate(opening) if one["role"] == "system"), default=0)
     if all(one["role"] == "system" for one in opening[:at]):
         return False
+    limited = options.model_copy(update={"max_tokens": 1})  # counts need no answer, and thoughts may take minutes
+    if _refusal(limited, opening):
+        limited = options
     longer = {**opening[at], "content": f"{TEXTS['system']} " * 20}
-    counts = [_ask(options, messages)[1] for messages in (opening, [*opening[:at], longer, *opening[at + 1 :]])]
+    counts = [_ask(limited, messages)[1] for messages in (opening, [*opening[:at], longer, *opening[at + 1 :]])]
+    if not all(counts):
+        log.warning(
+            "%s did not say how long its prompts are, so nothing is known of system messages after the first message. "
+            "If its chat template drops them, send them as the user's: policy.later_system=user",
+            options.server,
+        )
     return 0 < counts[0] == counts[1]
 
 

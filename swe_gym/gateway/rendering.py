@@ -16,7 +16,7 @@ from .call_formats import FORMATS, VLLM, Family, family_of
 from .calls import WRITTEN_ID, Answer, Refusal, arrange_system_messages
 from .parsing import arguments_of, object_of
 from .template_proof import ARGUMENTS, PROBE, PROBE_NAME, QUESTION, Shape, Unproven, find_shape, shown
-from .tool_calls import VllmParsers, parse_message, readings, specs_of
+from .tool_calls import VllmParsers, as_served, parse_message, readings, specs_of
 
 RESPONSE = "response_template"
 """Style of a tokenizer whose own response template reads what the model writes."""
@@ -97,7 +97,7 @@ class Renderer:
         Raises:
             Refusal: A message has other content than text.
         """
-        shown = [{**spec.openai()} for spec in specs_of(tools)] if self.shape.native else []
+        shown = [as_served(tool) for tool in tools] if self.shape.native else []
         return self.template.render(self.prepare_messages(messages, tools), shown, generation=generation)
 
     def prepare_messages(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> list[JsonObject]:

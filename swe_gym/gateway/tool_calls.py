@@ -194,9 +194,18 @@ def specs_of(tools: Sequence[JsonObject]) -> list[ToolSpec]:
     ]
 
 
+def as_served(tool: JsonObject) -> JsonObject:
+    """Return a tool as vLLM's server shows it to a chat template: what is missing is None, and `strict` is left out."""
+    function = tool["function"]
+    shown = {name: function.get(name) for name in ("name", "description", "parameters")}
+    if function.get("strict") is not None:
+        shown["strict"] = function["strict"]
+    return {"type": "function", "function": shown}
+
+
 def _is_call(found: FoundCall, tools: Sequence[JsonObject], form: CallFormat) -> bool:
-    """Tags are meant as a call, and the agent explains a wrong name."""
-    return bool(tools) and (form.tagged or found.name in {tool["function"]["name"] for tool in tools})
+    """Return whether a found call is one. A call of an unknown tool counts if its format marks it."""
+    return bool(tools) and (not form.bare or found.name in {tool["function"]["name"] for tool in tools})
 
 
 def _arguments(found: FoundCall, tools: Sequence[JsonObject], form: CallFormat) -> str:

@@ -187,7 +187,11 @@ def asked(session: Session, path: str, body: object, **headers: str) -> tuple[in
     return int(head.split()[1]), json.loads(answer)
 
 
-BASH = {"name": "bash", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}
+BASH = {
+    "name": "bash",
+    "description": "Runs a command.",
+    "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+}
 TOOLS = [{"type": "function", "function": BASH}]
 
 

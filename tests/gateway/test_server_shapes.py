@@ -65,6 +65,26 @@ def test_a_server_that_drops_later_system_messages_is_named(later: Any) -> None:
             check_shapes(options, "claude-code", make_agent("claude-code"))
 
 
+def test_a_dropping_server_is_named_although_its_answers_take_long() -> None:
+    def think(request: dict[str, Any]) -> ModelReply:
+        if request.get("max_tokens") != 1:
+            raise HttpAnswer(504, {"error": {"message": "too slow"}})
+        return ModelReply("p")
+
+    with DroppingServer(think, model="m") as server, pytest.raises(UsageError, match="drops system messages"):
+        check_shapes(options_of(server), "claude-code", make_agent("claude-code"))
+
+
+def test_a_dropping_server_is_named_although_it_takes_no_limit_of_one_token() -> None:
+    def refuse(request: dict[str, Any]) -> ModelReply:
+        if "max_tokens" in request:
+            raise HttpAnswer(400, {"error": {"message": "use max_completion_tokens"}})
+        return ModelReply("pong")
+
+    with DroppingServer(refuse, model="m") as server, pytest.raises(UsageError, match="drops system messages"):
+        check_shapes(options_of(server), "claude-code", make_agent("claude-code"))
+
+
 @pytest.mark.parametrize("agent", ["mini", "codex"])
 def test_an_agent_that_sends_no_later_system_message_needs_no_option(agent: str) -> None:
     with OpenAIServer(refusing(r"\w+ system", FIRST), model="m") as server:
@@ -72,12 +92,13 @@ def test_an_agent_that_sends_no_later_system_message_needs_no_option(agent: str)
         assert len(server.requests) == 2
 
 
-def test_a_server_that_is_busy_is_not_blamed_for_messages() -> None:
+def test_a_server_that_is_busy_is_not_blamed_for_messages(caplog: pytest.LogCaptureFixture) -> None:
     def busy(_: Any) -> ModelReply:
         raise HttpAnswer(429, {"error": {"message": "slow down"}})
 
     with OpenAIServer(busy, model="m") as server:
         check_shapes(options_of(server), "claude-code", make_agent("claude-code"))
+    assert "nothing is known of system messages after the first message" in caplog.text
 
 
 @pytest.mark.parametrize(("later", "sent"), [("system", "system user system"), ("user", "system user user")])

@@ -29,7 +29,6 @@ from swe_gym.gateway.rendering import Renderer
 from swe_gym.gateway.session import Session
 from swe_gym.gateway.template_proof import QUESTION
 from swe_gym.gateway.token_sampler import TokenSampler
-from swe_gym.gateway.tool_calls import specs_of
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.trajectories.trajectory import Turn
 
@@ -191,8 +190,7 @@ def rendered(name: str, conversation: list[Any], *, generation: bool = True) -> 
         }  # as vLLM does
         kept |= {key: ids.get(kept[key], "") for key in ("tool_call_id",) if key in kept}
         shown.append({**kept, **both, **({"tool_calls": made} if made else {})})
-    specs = [one.openai() for one in specs_of(TOOLS)]
-    text = tokenizer(name).apply_chat_template(shown, tools=specs, tokenize=False, add_generation_prompt=generation)
+    text = tokenizer(name).apply_chat_template(shown, tools=TOOLS, tokenize=False, add_generation_prompt=generation)
     return str(text)
 
 

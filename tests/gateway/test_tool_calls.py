@@ -427,6 +427,31 @@ def test_ids_that_a_model_wrote_are_kept_unless_an_earlier_call_has_them(served:
     assert ids[1].isalnum()
 
 
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "served"),
+    [
+        ({"description": "D."}, {"description": "D.", "parameters": None}),
+        ({"description": "", "parameters": {}}, {"description": "", "parameters": {}}),
+        ({"parameters": SCHEMA}, {"description": None, "parameters": SCHEMA}),
+        ({"parameters": SCHEMA, "strict": True}, {"description": None, "parameters": SCHEMA, "strict": True}),
+        ({"description": "D.", "strict": False}, {"description": "D.", "parameters": None, "strict": False}),
+        ({"description": None, "parameters": None, "strict": None, "x": 1}, {"description": None, "parameters": None}),
+    ],
+)
+def test_tools_are_rendered_as_a_server_renders_them(given: JsonObject, served: JsonObject) -> None:
+    """The dictionaries, and the order of their fields, are those that vLLM 0.32 hands to chat templates."""
+    model = Scripted(lambda _: "So.")
+    session = Session(TokenSampler(model, ChatTemplate(ByteTokenizer())))
+    asked(session, CHAT, {"messages": QUESTION, "tools": [{"type": "function", "function": {"name": "now", **given}}]})
+    session.close()
+    ((prompt, _),) = model.sampled
+    shown = [{"type": "function", "function": {"name": "now", **served}}]
+    assert bytes(one for one in prompt if one < 256).decode().startswith(f"tools\n{json.dumps(shown)}\n")
+
+
 def test_a_template_without_tools_gets_them_as_text() -> None:
     tokenizer = ByteTokenizer(shows_tools=False)
     tokenizer.chat_template = "{{ messages }}"

@@ -147,6 +147,9 @@ def test_the_policy_is_the_user_of_the_dockerfile(tmp_path: Path, step: str, use
     assert (task.needs.user, script_of(task).policy_user) == ("root" if user else None, user)
 
 
+FETCHES = "an engine fetches addresses outside of any sandbox"
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [
@@ -156,8 +159,17 @@ def test_the_policy_is_the_user_of_the_dockerfile(tmp_path: Path, step: str, use
         ("COPY --chmod=755 a b", "--chmod=755 needs BuildKit"),
         ("RUN cat <<EOF > x\nWORKDIR /y\nEOF", "text of several lines"),
         ("RUN cat 0<<CMD > x\nWORKDIR /y\nCMD", "text of several lines"),
-        ("ADD http://127.0.0.1:8080/ key", "an engine fetches addresses outside of any sandbox"),
-        ("ADD $FROM_HERE key", "an engine fetches addresses outside of any sandbox"),
+        ("ADD http://127.0.0.1:8080/ key", FETCHES),
+        (r"ADD http:\//127.0.0.1:8080/ key", FETCHES),
+        ("ADD http:'//'127.0.0.1:8080/ key", FETCHES),
+        (r'ADD ["http:\/\/127.0.0.1\/", "key"]', FETCHES),
+        ('ADD ["a", "b\thttp://127.0.0.1/\tkey"]', FETCHES),  # no JSON, so words
+        ("ADD git@example.org:o/r.git key", FETCHES),
+        ("ADD --chown=a plain http://127.0.0.1:8080/ key", FETCHES),
+        ("ADD $FROM_HERE key", FETCHES),
+        ("ADD caf\u00e9 key", FETCHES),
+        ("ONBUILD ADD http://127.0.0.1:8080/ key", "it runs in another build"),
+        ("RUN cat <<my-eof > x\nWORKDIR /y\nmy-eof", "text of several lines"),
         ("SUMMON demons", "unknown step"),
     ],
 )
@@ -174,7 +186,25 @@ def test_steps_that_cannot_be_built_are_refused(tmp_path: Path, step: str, messa
         assert read(tmp_path, TOML, **files).image == "mine/task:1"
 
 
-@pytest.mark.parametrize("comment", ["# escape=`", "#ESCAPE = `", " # escape=x"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "ADD . $APP_HOME",
+        "ADD --chown=1:1 a.tar.gz src/*.py /srv/",
+        'ADD ["a.tar.gz", "/srv/my files"]',
+        "# escape = the way out\nRUN a \\\n# escape=x\n&& b",
+    ],
+)
+def test_steps_that_can_be_built_are_taken(tmp_path: Path, step: str) -> None:
+    files: dict[str, str | bytes] = {
+        "environment/Dockerfile": f"# A comment.\n# escape=x\nFROM a\nWORKDIR /app\n{step}\n"
+    }
+    assert read(tmp_path, "", **files).needs.build
+
+
+@pytest.mark.parametrize(
+    "comment", ["# escape=`", "#ESCAPE = `", " # escape=x", "# syntax=a/b:1\n# escape=`", "# escape=\\`"]
+)
 def test_lines_that_another_character_continues_are_refused(tmp_path: Path, comment: str) -> None:
     """A backslash at the end of a line would hide the next step from us, and only from us."""
     files: dict[str, str | bytes] = {"environment/Dockerfile": f"{comment}\nFROM a\nWORKDIR /app\\\nRUN b\n"}
