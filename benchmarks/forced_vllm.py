@@ -8,6 +8,7 @@ tokenization, detokenization, parsing and errors are the server's own. `serve` w
 import contextlib
 import contextvars
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -103,17 +104,31 @@ def serve(tokenizer: Any, content: str) -> Iterator[httpx.Client]:
         log = Path(folder, "log")
         env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
         with log.open("w") as file:
-            process = subprocess.Popen(argv, stdout=file, stderr=file, env={**env, "OMP_NUM_THREADS": "1"})
+            process = subprocess.Popen(
+                argv, stdout=file, stderr=file, env={**env, "OMP_NUM_THREADS": "1"}, start_new_session=True
+            )
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600.0) as client:
-                wait_for(client, process, log)
+                wait_for(client, process)
                 yield client
+        except BaseException:
+            print(log.read_text()[-2000:], file=sys.stderr)
+            raise
         finally:
-            process.terminate()
-            process.wait(60)
+            end(process)
 
 
-def wait_for(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a server and its engine, which has a process of its own."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(60)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def wait_for(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
     """Wait until a server answers."""
     deadline = time.monotonic() + START
     while time.monotonic() < deadline and process.poll() is None:
@@ -121,7 +136,7 @@ def wait_for(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) 
             client.get("/health")
             return
         time.sleep(1)
-    raise SystemExit(f"vLLM did not start: {log.read_text()[-2000:]}")
+    raise SystemExit("vLLM did not start")
 
 
 if __name__ == "__main__":

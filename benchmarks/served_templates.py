@@ -15,6 +15,7 @@ import contextlib
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -235,16 +236,16 @@ class EngineSampler(TokenSampler):
         super().__init__(self, renderer, max_context=1 << 19, max_tokens=1 << 14)  # it is its own generator
         self.sampled: list[tuple[tuple[int, ...], Completion]] = []
         self._url, self._said = f"{client.base_url}/v1", model
-        self._request: Any = {}
+        self._asked = threading.local()  # agents call from several threads at once
 
     def sample(self, call: Any, place: Any, *, seed: int | None) -> Any:
         """See `Sampler`."""
-        self._request = {"messages": call.messages, "tools": call.tools}
+        self._asked.request = {"messages": call.messages, "tools": call.tools}
         return super().sample(call, place, seed=seed)
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
         """See `Generator`."""
-        ids = self._said.write(self._request)[2]
+        ids = self._said.write(self._asked.request)[2]
         request = {"vllm_xargs": {"forced": ids}, "stop_token_ids": ids[-1:]}
         options = LLMPolicies(model=MODEL, base_url=self._url, api_key="none", retries=0, request=request)
         with contextlib.closing(ServedGenerator(options)) as generator:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import gzip
 import itertools
 import json
@@ -21,6 +22,8 @@ from pydantic import BaseModel, ValidationError
 from .errors import MissingDependency, SandboxStartError, TaskError, UsageError, wrong_fields
 from .syntax import evaluate
 from .types import Json, JsonObject
+
+MakeObject = Callable[[list[tuple[str, Json]]], JsonObject]
 
 
 @contextlib.contextmanager
@@ -144,11 +147,12 @@ def load_arrow() -> Any:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def scan_table(path: Path) -> Iterator[tuple[str, object]]:
+def scan_table(path: Path, make: MakeObject | None = None) -> Iterator[tuple[str, object]]:
     """Yield position ("line 7", "row 7") and content of each row. If a row cannot be read, its content is the error.
 
     Args:
         path: A `.jsonl`, `.json` (a list, or one row) or `.parquet` file; the first two also as `.gz` or `.xz`.
+        make: Makes an object of JSON from its pairs; None makes a dictionary, which keeps the last of equal names.
 
     Raises:
         UsageError: The file is missing, or its suffix is unknown.
@@ -159,7 +163,11 @@ def scan_table(path: Path) -> Iterator[tuple[str, object]]:
         raise UsageError(f"{path}: the file name must end in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise UsageError(f"file not found: {path}")
-    scan = {".jsonl": _scan_lines, ".json": _scan_json, ".parquet": _scan_parquet}[suffix]
+    scan = {
+        ".jsonl": functools.partial(_scan_lines, make=make),
+        ".json": functools.partial(_scan_json, make=make),
+        ".parquet": _scan_parquet,
+    }[suffix]
     unit, number = "line" if suffix == ".jsonl" else "row", 0
     try:
         for number, row in scan(path):
@@ -168,16 +176,16 @@ def scan_table(path: Path) -> Iterator[tuple[str, object]]:
         yield f"{unit} {number + 1}", ValueError(f"cannot read the file: {error}")
 
 
-def _scan_lines(path: Path) -> Iterator[tuple[int, object]]:
+def _scan_lines(path: Path, make: MakeObject | None) -> Iterator[tuple[int, object]]:
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield number, _parse(line)
+                yield number, _parse(line, make)
 
 
-def _scan_json(path: Path) -> Iterator[tuple[int, object]]:
+def _scan_json(path: Path, make: MakeObject | None) -> Iterator[tuple[int, object]]:
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
-        content = _parse(file.read())
+        content = _parse(file.read(), make)
     yield from enumerate(content if isinstance(content, list) else [content], 1)
 
 
@@ -190,9 +198,9 @@ def _scan_parquet(path: Path) -> Iterator[tuple[int, object]]:
         raise OSError(f"not a parquet file: {error}") from error
 
 
-def _parse(text: bytes) -> object:
+def _parse(text: bytes, make: MakeObject | None) -> object:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=make)
     except ValueError as error:
         return ValueError(f"not JSON: {error}")
     except RecursionError:

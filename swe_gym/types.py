@@ -2,7 +2,7 @@
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -821,6 +821,12 @@ class Task(Frozen):
 # --- grading ------------------------------------------------------------------------------------------
 
 
+def find_shared(reasons: Iterable[str]) -> str:
+    """Return the reason if all are the same; otherwise an empty text."""
+    first, *others = {*reasons} or {""}
+    return "" if others else first
+
+
 class CounterTests(Frozen):
     """The counter-tests of one grading. Hidden from the policy, because they name tests.
 
@@ -900,9 +906,11 @@ class Verdict(Frozen):
             return "the task's own script judged it, in the sandbox in which the policy worked"
         found = self.counter_tests
         starting = self.fail_to_pass.keys() or {*found.kinds, *found.uncovered}
-        bare = len(starting - (found.kinds.keys() - found.unfit.keys()))
+        bare = starting - (found.kinds.keys() - found.unfit.keys())
         if bare:
-            return f"{bare} of {len(starting)} tests that must start passing have no counter-test"
+            why = find_shared(found.uncovered.get(test, "") for test in bare)
+            text = f"{len(bare)} of {len(starting)} tests that must start passing have no counter-test"
+            return f"{text}: {why}" if why else text
         return "" if starting else "the task names no test that must start passing"
 
 

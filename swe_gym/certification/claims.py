@@ -211,6 +211,8 @@ def _read_predictions(path: Path) -> Iterator[Claim | RefusedClaim]:
     for place, row in rows:
         if not isinstance(row, dict):
             yield RefusedClaim(place, str(row) if isinstance(row, ValueError) else "not an object")
+        elif repeated := _find_repeated(row):
+            yield RefusedClaim(place, f"{repeated} occurs twice in it: keep one")
         elif not isinstance(row.get(ID), str) or not row[ID].strip():
             why = f"no {ID}" if ID not in row else f"{ID} is {'empty' if isinstance(row[ID], str) else 'not text'}"
             yield RefusedClaim(place, why)
@@ -237,31 +239,35 @@ def _scan_predictions(path: Path) -> Iterator[tuple[str, object]]:
     Raises:
         UsageError: The whole file cannot be read.
     """
-    rows = list(scan_table(path))
+    rows = list(scan_table(path, _Fields))
     if len(rows) == 1 and isinstance(rows[0][1], ValueError):
         raise UsageError(f"{path} cannot be read: {rows[0][1]}")
     if len(rows) > 1 or not rows or not isinstance(rows[0][1], dict) or ID in rows[0][1]:
         yield from rows
         return
-    for name, row in _pairs_of(path):  # an id that occurs twice would be lost in a dictionary
+    for name, row in getattr(rows[0][1], "pairs", rows[0][1].items()):
         if not isinstance(row, dict):
             yield f"key {name}", ValueError("not an object")
+        elif repeated := _find_repeated(row):
+            yield f"key {name}", ValueError(f"{repeated} occurs twice in it: keep one")
         elif row.get(ID, name) != name:
             yield f"key {name}", ValueError(f"its {ID} is {row[ID]!r}")
         else:
             yield f"key {name}", {ID: name, **row}
 
 
-def _pairs_of(path: Path) -> list[tuple[str, Json]]:
-    """Return the pairs of the outermost object of a JSON file."""
-    outermost: list[tuple[str, Json]] = []
+class _Fields(JsonObject):
+    """An object of JSON, with all of its pairs: a dictionary loses an id or a patch that occurs twice."""
 
-    def keep(pairs: list[tuple[str, Json]]) -> JsonObject:
-        outermost[:] = pairs
-        return dict(pairs)
+    def __init__(self, pairs: list[tuple[str, Json]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
 
-    json.loads(path.read_bytes(), object_pairs_hook=keep)
-    return outermost
+
+def _find_repeated(row: JsonObject) -> str:
+    """Return a name that occurs twice in an object; empty if none does."""
+    counts = Counter(name for name, _ in getattr(row, "pairs", ()))
+    return next((name for name, count in counts.items() if count > 1), "")
 
 
 # --- Harbor's jobs ------------------------------------------------------------------------------------------

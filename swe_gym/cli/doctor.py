@@ -27,6 +27,7 @@ from .options import AsJson, BackendOptions, Backends
 
 EXTRAS = {
     "parquet": ("pyarrow", "task files in parquet"),
+    "languages": ("tree_sitter_go", "counter-tests in JavaScript, TypeScript and Go"),
     "render": ("PIL", 'render_mode="rgb_array"'),
 }
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..tasks import TaskRecord, read_records
+from ..types import find_shared
 from .common import TaskFilter, open_console, open_source, print_json, progress_bar, takes_filter
 from .common import sandbox_options as parse_sandbox_options
 from .options import (
@@ -142,6 +143,7 @@ def _counter_tests(result: TaskRecord) -> str:
     texts = Counter(result.texts.get(test, 1) for test in result.counter_tests)
     total = len(result.counter_tests) + len(result.uncovered)
     if not texts:
-        return "no test has a counter-test: rewards of this task are not verified"
+        why = find_shared(result.uncovered.values())
+        return f"no test has a counter-test{f' ({why})' if why else ''}: rewards of this task are not verified"
     parts = (f"{tests} with {number} text{'s'[: number - 1]}" for number, tests in sorted(texts.items(), reverse=True))
     return f"counter-tests for {len(result.counter_tests)} of {total} tests: {', '.join(parts)}"

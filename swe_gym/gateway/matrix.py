@@ -208,15 +208,23 @@ also needs the tool parser of the model.
 `python benchmarks/served_templates.py --templates FOLDER` tries these columns on a real vLLM with random weights. Each
 request brings its template, its parsers and the tokens to sample: a tool call as a model of the family writes it. The
 server takes the messages, its parsers read the call, and the prompts are those of token sampling, byte for byte. With
-vLLM 0.32, 789 of 792 pairs of an agent and a template that shows tools work on its front end; the engine was tried with
-18 templates of 12 families, and all 216 pairs work. Ministral 3 refuses two messages of the user in a row. With
-`--agents codex,claude-code`, unmodified agents play on this server: both with Gemma 4, Kimi K3, Llama 3.1, DeepSeek V4,
-MiniMax M2, Nemotron 3, LFM2, Mistral, Seed-OSS, Qwen2.5, Qwen3-Coder and Qwen3.8, and over token ids with Qwen3. With
-Qwen3, all other agents with a kit play, too, apart from Qwen Code: it has a tool without parameters,
-which vLLM renders as `null` and token sampling as an empty schema. Two families are not proven on
-the engine: GLM-4.5, where the grammar of its tool calls answers a thought with status 500, and gpt-oss,
-which vLLM renders without a template. Start vLLM with `--chat-template-content-format string`: otherwise
-it hands content in parts to Gemma 4, Kimi K2 and Qwen3-VL, whose templates render them differently.
+vLLM 0.32, all 216 pairs of an agent and one of 18 templates of 12 families work.
+
+With `--agents codex,claude-code`, unmodified agents play on this server: both with Gemma 4, Kimi K3, Llama 3.1,
+DeepSeek V4, MiniMax M2, Nemotron 3, LFM2, Mistral, Seed-OSS, Qwen2.5, Qwen3-Coder and Qwen3.8, and over token ids with
+Qwen3. With Qwen3, all other agents with a kit play, too, apart from Qwen Code, which was not tried again since tools
+without parameters are rendered as vLLM renders them.
+
+Not proven, or refused by the server:
+
+- GLM-4.5: the grammar of its tool calls answers a thought with status 500.
+- gpt-oss: vLLM renders it without a template.
+- Ministral 3 refuses two messages of the user in a row.
+- The templates of Seed-OSS render no tool without parameters, and those of gpt-oss none without a description, on a
+  server and in token sampling.
+
+Start vLLM with `--chat-template-content-format string`: otherwise it hands content in parts to Gemma 4, Kimi K2 and
+Qwen3-VL, whose templates render them differently.
 
 The other columns are about token sampling, which training uses:
 

@@ -1,6 +1,7 @@
 """Someone has a file of predictions, a job or a run, and wants to know which rewards hold."""
 
 import contextlib
+import gzip
 import json
 import re
 import shutil
@@ -132,6 +133,19 @@ def test_ids_that_occur_twice_are_refused_in_both_shapes(cli: Any, gold: str, tm
     result = certify(cli, tmp_path / "preds.json")
     assert result.out.count("its id occurs 2 times in the file: keep one") == 2
     assert (result.status, result.out.splitlines()[-1]) == (1, "2 refused")
+
+
+def test_a_patch_that_occurs_twice_in_a_prediction_is_refused(cli: Any, gold: str, tmp_path: Path) -> None:
+    row = json.dumps(prediction(gold))
+    row = f'{row[:-1]}, "model_patch": "other"}}'
+    (tmp_path / "all_preds.jsonl").write_text(f"{row}\n")
+    (tmp_path / "preds.json").write_text(f'{{"{TASK}": {row}}}')
+    for name, place in (("all_preds.jsonl", "line 1"), ("preds.json", f"key {TASK}")):
+        result = certify(cli, tmp_path / name)
+        assert result.out == f"refused  {place}: model_patch occurs twice in it: keep one\n1 refused\n"
+    with gzip.open(tmp_path / "preds.json.gz", "wt") as file:
+        file.write(json.dumps({TASK: prediction("")}))
+    assert f"refused  {TASK} (key {TASK}): its patch is empty" in certify(cli, tmp_path / "preds.json.gz").out
 
 
 def test_a_key_that_is_not_the_id_of_its_prediction_is_refused(cli: Any, tmp_path: Path) -> None:

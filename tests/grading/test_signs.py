@@ -97,6 +97,14 @@ def test_a_counter_test_that_passed_is_a_sign() -> None:
             },
             "2 of 2 tests that must start passing have no counter-test",
         ),
+        (
+            {"counter_tests": {"uncovered": {"a": "no parser", "b": "no parser"}}},
+            "2 of 2 tests that must start passing have no counter-test: no parser",
+        ),
+        (
+            {"counter_tests": {"uncovered": {"a": "no parser", "b": "no source"}}},
+            "2 of 2 tests that must start passing have no counter-test",
+        ),
     ],
 )
 def test_a_verdict_says_what_no_counter_test_proves(fields: dict[str, object], why: str) -> None:
