@@ -163,14 +163,14 @@ def scan_table(path: Path, make: MakeObject | None = None) -> Iterator[tuple[str
         raise UsageError(f"{path}: the file name must end in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise UsageError(f"file not found: {path}")
-    scan = {
+    scans: dict[str, Callable[[Path], Iterator[tuple[int, object]]]] = {
         ".jsonl": functools.partial(_scan_lines, make=make),
         ".json": functools.partial(_scan_json, make=make),
         ".parquet": _scan_parquet,
-    }[suffix]
+    }
     unit, number = "line" if suffix == ".jsonl" else "row", 0
     try:
-        for number, row in scan(path):
+        for number, row in scans[suffix](path):
             yield f"{unit} {number}", row
     except (lzma.LZMAError, zlib.error, OSError, EOFError) as error:
         yield f"{unit} {number + 1}", ValueError(f"cannot read the file: {error}")
