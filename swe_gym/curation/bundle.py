@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..cache import file_sha256
-from ..commands import run_command
+from ..commands import git_environment, run_command
 from ..errors import TaskError, UsageError
 from ..guard import TemporaryFolder
 from ..sandboxes.contents import prepare_workspace
@@ -159,7 +159,8 @@ def _list_ignored(workspace: Workspace, timeout: float) -> tuple[str, ...]:
         return ()
     command = ["git", "ls-files", "-z", "--others", "--ignored", "--exclude-standard"]
     failure = f"cannot list the files of {folder} that git ignores"
-    found = run_command(command, deadline=time.monotonic() + timeout, cwd=folder, failure=failure)
+    deadline = time.monotonic() + timeout
+    found = run_command(command, deadline=deadline, cwd=folder, env=git_environment(), failure=failure)
     return tuple(filter(None, os.fsdecode(found.stdout).split("\0")))
 
 

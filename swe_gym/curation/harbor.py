@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..commands import run_command
+from ..commands import git_environment, run_command
 from ..errors import UsageError
 from ..grading import STEADY_ENV, Protection, parse_command
 from ..guard import TemporaryFolder
@@ -239,7 +239,8 @@ def _add_hidden_tests(task: Task, code: Path, deadline: float) -> None:
         patch = code.parent / "test.patch"
         patch.write_text(task.oracle.test_patch, encoding="utf-8", newline="\n")
         failure = f"task {task.task_id}: the test patch does not apply"
-        run_command(["git", "apply", "--whitespace=nowarn", patch], deadline=deadline, cwd=code, failure=failure)
+        command = ["git", "apply", "--whitespace=nowarn", str(patch)]
+        run_command(command, deadline=deadline, cwd=code, env=git_environment(), failure=failure)
     for name, text in task.oracle.test_files.items():
         if not (code / name).resolve().is_relative_to(code.resolve()):
             raise UsageError(

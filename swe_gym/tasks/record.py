@@ -141,8 +141,8 @@ class TaskRecord(Frozen):
             backend: Kind of sandbox.
             image: Digest of the image that runs, as the backend knows it; empty if it is not known.
         """
-        named = task.image and not task.needs.build and backend == self.backend
-        if not named or not image or self.image in ("", image):
+        built = task.workspace or task.python or task.needs.build or BUILT_IMAGE.fullmatch(task.image or "")
+        if not task.image or built or backend != self.backend or not image or self.image in ("", image):
             return ""
         return f"its image {task.image} has another digest than when it was validated: run `swe-gym validate` again"
 
@@ -183,8 +183,8 @@ CODE_SECONDS = 600.0
 TRIES = 3
 """How often code is read that changes meanwhile."""
 
-BUILT_IMAGE = re.compile("swe-gym/harbor-.+:[0-9a-f]{16}")
-"""Names that `Dockerfile.choose_image` gives: they end with a digest of the context."""
+BUILT_IMAGE = re.compile("swe-gym/(harbor|task)-.+:[0-9a-f]{16}")
+"""Names of images that are built here: they end with a digest of the content."""
 
 
 def digest(task: Task, *, strict: bool = False) -> str:

@@ -71,7 +71,7 @@ def test_an_image_counts_by_its_digest_where_another_one_is_a_sign_of_change(add
     path = write_record(tmp_path / "record.jsonl", adder, image="sha256:1")
     records = {one.task_id: one for one in read_records(path)}
     assert doubt(adder, records) == ""
-    named = adder.model_copy(update={"image": "a/b"})
+    named = adder.model_copy(update={"image": "a/b", "workspace": None})
     built = named.model_copy(update={"needs": SandboxNeeds(build=ImageBuild(context="/c"))})
     for task, backend, image, why in (
         (named, "local", "sha256:2", "its image a/b"),
@@ -79,7 +79,8 @@ def test_an_image_counts_by_its_digest_where_another_one_is_a_sign_of_change(add
         (named, "local", "", ""),
         (named, "docker", "sha256:2", ""),
         (built, "local", "sha256:2", ""),
-        (adder, "local", "sha256:2", ""),
+        (named.in_image("swe-gym/task-a:0123456789abcdef"), "local", "sha256:2", ""),
+        (adder.model_copy(update={"image": "a/b"}), "local", "sha256:2", ""),
     ):
         assert records["adder"].doubt_image(task, backend, image)[:13] == why
 
