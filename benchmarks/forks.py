@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import show
+from common import CpuClock, show
 
 from swe_gym.envs import SweEnv, task_spec
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
@@ -238,6 +238,7 @@ def count_bytes(spec: SandboxSpec, backend: str) -> None:
 
 def measure_toy(backend: str, rounds: int) -> None:
     """Print wall-clock and CPU time of a fork of a bundled task, of its parts, and of a state signature."""
+    clock = CpuClock()
     env = StateSignature(SweEnv("toy", task_id="larder-overwrite-evicts", backend=backend))
     with contextlib.closing(env):
         info = env.reset(seed=1)[1]
@@ -254,27 +255,19 @@ def measure_toy(backend: str, rounds: int) -> None:
             "fork": lambda: fork(box, spec, backend),
         }
         for name, work in parts.items():
-            opened, times, before = [], [], cpu_time()
+            opened, times, before = [], [], clock.now()
             for _ in range(rounds):
                 began = time.perf_counter()
                 opened.append(work())
                 times.append((time.perf_counter() - began) * 1000)
-            rows.append([*percentiles(name, times), f"{(cpu_time() - before) / rounds:.1f}"])
+            rows.append([*percentiles(name, times), f"{(clock.now() - before) * 1000 / rounds:.1f}"])
             for one in opened:
                 if isinstance(one, Sandbox):
                     one.close()
         child.close()
-    show(f"A bundled task on {backend}, ms", ["", "p50", "p95", "CPU"], rows, f"load {os.getloadavg()[0]:.1f}")
-
-
-def cpu_time() -> float:
-    """Return the CPU time of this process and all that it started and that still run, in milliseconds."""
-    total = 0
-    for pid in [os.getpid(), *descendants(os.getpid())]:
-        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):
-                total += int(file.read_text().split()[0])
-    return total / 1e6
+    counted = "" if clock.exact else "; CPU without processes that still run"
+    caption = f"load {os.getloadavg()[0]:.1f}{counted}"
+    show(f"A bundled task on {backend}, ms", ["", "p50", "p95", "CPU"], rows, caption)
 
 
 def descendants(pid: int) -> list[int]:
@@ -333,6 +326,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=["times", "random", "chain", "children", "bytes", "toy", "kills"])
     given = parser.parse_args()
+    if given.backend != "local" and given.only in ("toy", "kills"):
+        parser.error(f"--only {given.only} needs --backend local: the processes of others are not ours to count or end")
     spec = SandboxSpec(workspace=make_workspace(given.files), **given.options)
     small = spec.model_copy(update={"workspace": make_workspace(min(given.files, 200))})
     parts: dict[str, Callable[[], None]] = {

@@ -1,8 +1,8 @@
 """Simulate prefix forks and advantages: a tabular policy learns tasks of five right calls, at equal sampled calls.
 
-    python benchmarks/prefix_forks.py              # 16 runs of each way, 3 seconds of CPU time
+    python benchmarks/prefix_forks.py               # 16 runs of each way, 3 seconds of CPU time
     python benchmarks/prefix_forks.py --runs 64 --right 0.42
-    python benchmarks/prefix_forks.py --advantages # needs torch
+    python benchmarks/prefix_forks.py --advantages  # needs torch and minutes of CPU time
 
 A task is resolved by `CALLS` right calls among `TURNS`; a wrong call changes nothing. The policy is a softmax over
 `CHOICES` calls for each state. The groups, their successes and the length of their prefixes are those of
@@ -103,7 +103,10 @@ class Policy:
         states, calls = torch.tensor([step for steps in made for step in steps]).T
         left = torch.cat([torch.arange(length).flip(0) for length in lengths])
         gamma, credit = {"gigpo": (0.95, objective.gigpo), "rtmc": (0.99, objective.rtmc)}[self._advantage]
-        rows = objective.EpisodeSteps(episodes, states, states * CHOICES + calls, earned[episodes] * gamma**left)
+        discounts = gamma ** left.to(earned.dtype)
+        rows = objective.EpisodeSteps(
+            episodes, states, states * CHOICES + calls, earned[episodes] * discounts, discounts
+        )
         return list(credit(earned, group, rows).tolist())
 
     def learn(self) -> None:

@@ -181,7 +181,7 @@ def _read_own_run(file: Path, changes: Sequence[str]) -> RunNeeds:
     from ..train import load_config  # without torch
 
     config = load_config(file, changes)
-    group = config.algorithm.prompts_per_step * config.algorithm.group_size
+    group = config.algorithm.prompts_per_step * config.algorithm.group_size * (1 + config.collect.branches)
     total_as = f"{config.run.updates} updates x {group} episodes"
     return RunNeeds(config.env.workers, config.run.updates * group, total_as, config.env.options, config.model.path)
 

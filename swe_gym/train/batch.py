@@ -248,11 +248,13 @@ def find_steps(trajectories: Sequence[Trajectory], groups: Sequence[int], gamma:
         for place, (turn, earned) in enumerate(zip(turns, returns, strict=True)):
             known: object = signature if signature or not place else (episode, place)
             state, action = (group, known), _action_key(turn)
-            rows.append((episode, *(numbers.setdefault(key, len(numbers)) for key in (state, (state, action))), earned))
+            named = (numbers.setdefault(key, len(numbers)) for key in (state, (state, action)))
+            rows.append((episode, *named, earned, gamma ** (len(turns) - 1 - place)))
             signature = turn.info.get("signature", "") if turn else ""
     whole = torch.tensor([row[:3] for row in rows], dtype=torch.long).reshape(-1, 3)
     episodes, states, actions = whole.unbind(1)
-    return EpisodeSteps(episodes, states, actions, torch.tensor([row[3] for row in rows]))
+    returns, discounts = torch.tensor([row[3:] for row in rows], dtype=torch.float32).reshape(-1, 2).unbind(1)
+    return EpisodeSteps(episodes, states, actions, returns, discounts)
 
 
 def _action_key(turn: Turn | None) -> str:

@@ -117,7 +117,10 @@ class PlayedBatch:
             trajectories=self.trajectories + other.trajectories,
             groups=self.groups + other.groups,
             lost=self.lost + other.lost,
-            seconds={name: self.seconds.get(name, 0.0) + seconds for name, seconds in other.seconds.items()},
+            seconds={
+                name: self.seconds.get(name, 0.0) + other.seconds.get(name, 0.0)
+                for name in self.seconds | other.seconds
+            },
             all_groups=self.all_groups | other.all_groups,
             lost_branches=self.lost_branches + other.lost_branches,
             trees=self.trees + other.trees,
@@ -167,6 +170,7 @@ class _EpisodeWork(NamedTuple):
     slot: TrainSlot
     losses: tuple[Trajectory, ...]
     signed: bool
+    ignore: tuple[str, ...]
 
     def make(self, link: DriverLink) -> TrainEpisodeJob:
         """Make the episode on a node."""
@@ -176,7 +180,7 @@ class _EpisodeWork(NamedTuple):
         """Make the episode with a policy."""
         env = make_env(self.config, self.options)
         task_id, _, seed, point, *_ = self.slot
-        played = StateSignature(env) if self.signed else env
+        played = StateSignature(env, self.ignore) if self.signed else env
         episode = TrainEpisodeJob(
             self.place, self.number, played, policy, losses=losses, task_id=task_id, seed=seed, point=point
         )
@@ -194,6 +198,7 @@ class Collector:
         template: Chat template of the generator's model.
         options: Further arguments of the environment, for training or evaluation.
         signed: Whether the records need state signatures.
+        ignore: Regular expressions of text of observations that signatures leave out.
 
     Raises:
         UsageError: An argument of the environment or the agent is invalid, or the agent's tool calls cannot be rendered
@@ -209,15 +214,16 @@ class Collector:
         options: JsonObject,
         *,
         signed: bool = False,
+        ignore: tuple[str, ...] = (),
     ) -> None:
         self._config, self._generation = config, generation
         self._generator, self._template = generator, template
-        self._options, self._signed = options, signed
+        self._options, self._signed, self._ignore = options, signed, ignore
         self._agent = make_agent(config.agent, config.agent_options) if config.agent else None
         self._renderer = Renderer(template, generation.tool_call_style) if config.agent else None
         self._first = make_env(config, options)  # holds the source, so that it is read once
         if signed:
-            StateSignature(self._first)  # refuses an environment whose states it cannot name
+            StateSignature(self._first, ignore)  # refuses an environment whose states it cannot name
         self._open = contextlib.ExitStack()
         self._executor = self._open.enter_context(
             open_executor(config.executor, config.executor_options, options, workers=config.workers)
@@ -275,7 +281,7 @@ class Collector:
     ) -> TrainEpisodeJob:
         """Return a try at the episode of a slot. Earlier tries have left their losses in `losses`."""
         policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
-        work = _EpisodeWork(self._config, self._options, key, number, slot, tuple(losses), self._signed)
+        work = _EpisodeWork(self._config, self._options, key, number, slot, tuple(losses), self._signed, self._ignore)
         return work.episode(policy, losses)
 
     def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy | Player:

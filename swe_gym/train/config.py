@@ -198,7 +198,7 @@ class AlgorithmConfig(Frozen):
         entropy_coef: Coefficient of the entropy bonus.
         gamma: Discount factor per sampled token, for "gae".
         gae_lambda: Bias-variance trade-off of "gae".
-        step_gamma: Discount factor per step, for "gigpo" and "rtmc". The papers have 0.95 and 0.99.
+        step_gamma: Discount factor per step, for "gigpo" and "rtmc". 0: that of the paper, 0.95 or 0.99.
         step_weight: Weight of the comparison of steps in "gigpo".
         value_prior: Number of visits that a group's mean reward counts as in the value of a state, for "rtmc".
         value_coef: Coefficient of the value loss.
@@ -234,7 +234,7 @@ class AlgorithmConfig(Frozen):
     entropy_coef: float = 0.0
     gamma: float = Field(default=1.0, gt=0, le=1)
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    step_gamma: float = Field(default=0.95, gt=0, le=1)
+    step_gamma: float = Field(default=0.0, ge=0, le=1)
     step_weight: float = Field(default=1.0, ge=0)
     value_prior: float = Field(default=2.0, ge=0)
     value_coef: float = Field(default=0.5, ge=0)
@@ -251,6 +251,11 @@ class AlgorithmConfig(Frozen):
         """Whether the advantage compares states, so that steps need signatures."""
         return self.advantage in ("gigpo", "rtmc")
 
+    @property
+    def discount(self) -> float:
+        """Discount factor per step of an advantage that compares states."""
+        return self.step_gamma or (0.95 if self.advantage == "gigpo" else 0.99)
+
     @field_validator("dual_clip")
     @classmethod
     def _check_dual_clip(cls, dual_clip: float) -> float:
@@ -263,6 +268,22 @@ class AlgorithmConfig(Frozen):
         if (self.loss_agg == "seq-mean-token-sum-norm") != bool(self.loss_length):
             raise ValueError(
                 "loss_agg 'seq-mean-token-sum-norm' divides by loss_length, a number of tokens: set both or neither"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        users = {"step_gamma": ("gigpo", "rtmc"), "step_weight": ("gigpo",), "value_prior": ("rtmc",)}
+        for name, advantages in users.items():
+            if getattr(self, name) != type(self).model_fields[name].default and self.advantage not in advantages:
+                raise ValueError(
+                    f"{name} is for advantage {' and '.join(map(repr, advantages))}, not {self.advantage!r}: leave it "
+                    "out"
+                )
+        if self.signed and self.gamma != 1:
+            raise ValueError(
+                f"gamma discounts tokens, for advantage 'gae'. {self.advantage!r} discounts steps: set step_gamma "
+                "instead"
             )
         return self
 
@@ -297,8 +318,9 @@ class CollectConfig(Frozen):
             tasks that this run has not resolved. Their environment must be that of training.
         branches: Episodes that continue each episode of a group, each from one of its turns at random, for advantage
             "tree_grpo". An update has prompts_per_step * group_size * (1 + branches) episodes.
-        ignore: Regular expressions of text that may differ when actions are played again. The default is the time that
-            pytest and unittest print. May change when a run resumes.
+        ignore: Regular expressions of text that may differ when actions are played again, and in the observations of
+            equal states ("gigpo" and "rtmc"). The default is the time that pytest and unittest print. May change when
+            a run resumes.
     """
 
     prefixes: bool = False
@@ -308,11 +330,11 @@ class CollectConfig(Frozen):
 
     @model_validator(mode="after")
     def _check_prefixes(self) -> Self:
-        usual = self.ignore == type(self).model_fields["ignore"].default
-        if not self.prefixes and (self.demonstrations or not (usual or self.branches)):
-            raise ValueError("collect.demonstrations and collect.ignore are for prefixes: set collect.prefixes = true")
         if self.prefixes and self.branches:
             raise ValueError("collect.prefixes and collect.branches start episodes in two ways: leave out one of them")
+        if self.demonstrations and not self.prefixes:
+            fix = "leave it out, as collect.branches takes none" if self.branches else "set collect.prefixes = true"
+            raise ValueError(f"collect.demonstrations is for prefixes: {fix}")
         for pattern in self.ignore:
             try:
                 re.compile(pattern)
@@ -471,11 +493,32 @@ class TrainConfig(Frozen):
 
     @model_validator(mode="after")
     def _check_credit(self) -> Self:
-        algorithm = self.algorithm
-        if (algorithm.advantage == "tree_grpo") != bool(self.collect.branches):
+        algorithm, branches = self.algorithm, self.collect.branches
+        if algorithm.advantage == "tree_grpo" and self.collect.prefixes:
+            raise ValueError(
+                "algorithm.advantage 'tree_grpo' compares episodes that branched from one, which collect.prefixes does "
+                "not make: set collect.branches in its place, for example to 1"
+            )
+        if algorithm.advantage == "tree_grpo" and not branches:
             raise ValueError(
                 "algorithm.advantage 'tree_grpo' compares episodes that branched from one: set collect.branches, for "
-                "example to 1; other advantages have no use for it"
+                "example to 1"
+            )
+        if branches and algorithm.advantage != "tree_grpo":
+            raise ValueError(
+                f"collect.branches is for algorithm.advantage 'tree_grpo', not {algorithm.advantage!r}: set that "
+                "advantage, or leave out collect.branches"
+            )
+        if branches and algorithm.loss_agg == "seq-mean-token-mean":
+            raise ValueError(
+                "algorithm.loss_agg 'seq-mean-token-mean' weighs the few tokens of a late branch as a whole episode: "
+                "use 'token-mean' with collect.branches"
+            )
+        usual = self.collect.ignore == CollectConfig.model_fields["ignore"].default
+        if not (usual or self.collect.prefixes or branches or algorithm.signed):
+            raise ValueError(
+                "collect.ignore is for collect.prefixes, collect.branches and the advantages 'gigpo' and 'rtmc': leave "
+                "it out, or set collect.prefixes = true"
             )
         if self.env.agent and (algorithm.signed or self.collect.branches):
             raise ValueError(

@@ -78,6 +78,8 @@ def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, stat
     check_logprob_diff(_same_weights(batch, old, state.update), config.generation.max_logprob_diff, state.update)
     if algorithm.async_rollout:
         metrics |= _staleness(batch, played, algorithm, state.update)
+    if algorithm.signed:
+        metrics |= count_shared_states(played)
     targets = _targets(algorithm, batch, old, played)
     if old.values is not None and targets.returns is not None:
         metrics["explained_variance"] = explained_variance(old.values, targets.returns)
@@ -90,6 +92,8 @@ def rollout_metrics(played: PlayedBatch) -> JsonObject:
     count = len(started)
     metrics: JsonObject = {"episodes": count, "lost": len(played.lost), "first_lost": next(iter(played.lost), "")}
     metrics["played"] = episode_rows(played.trajectories)
+    if grown := sum(grown for _, grown in played.trees):
+        metrics["branches"] = grown
     if count:
         turns = [turn for one in started for turn in one.turns]
         metrics |= {
@@ -110,6 +114,23 @@ def rollout_metrics(played: PlayedBatch) -> JsonObject:
     if played.lost_branches:
         metrics |= {"prefix_lost": len(played.lost_branches), "first_prefix_lost": played.lost_branches[0]}
     return metrics
+
+
+def count_shared_states(played: PlayedBatch) -> JsonObject:
+    """Return what the states after the first turns give: the share with a signature, and of those met more than once.
+
+    The start of a task does not count: all episodes of a group share it.
+    """
+    steps = find_steps(played.trajectories, played.groups, 1.0)
+    later = torch.cat([steps.episodes.new_full((1,), -1), steps.episodes[:-1]]) == steps.episodes
+    if not later.any():
+        return {}
+    _, index, counts = torch.unique(steps.states, return_inverse=True, return_counts=True)
+    signed = [bool(turn.info.get("signature")) for one in played.trajectories for turn in one.turns[:-1]]
+    return {
+        "frac_signed": sum(signed) / len(signed),
+        "frac_shared_states": float((counts[index] > 1)[later].float().mean()),
+    }
 
 
 def _cache_hits(played: PlayedBatch) -> JsonObject:
@@ -189,7 +210,7 @@ def _drop_nonfinite(
 def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played: PlayedBatch) -> Targets:
     rewards, groups = _rewards(played), torch.tensor(played.groups)
     if algorithm.signed:
-        steps = find_steps(played.trajectories, played.groups, algorithm.step_gamma)
+        steps = find_steps(played.trajectories, played.groups, algorithm.discount)
         if algorithm.advantage == "gigpo":
             found = gigpo(rewards, groups, steps, weight=algorithm.step_weight)
         else:
@@ -219,7 +240,8 @@ def _trees(played: PlayedBatch) -> Tensor:
 def share_with_roots(advantages: Tensor, batch: Batch, played: PlayedBatch) -> Tensor:
     """Return the advantage of each token, shape (tokens,): the sum over the episodes that it is part of.
 
-    The tokens before a branch are also those of the episode that it continues, and are trained there.
+    The tokens before a branch are also those of the episode that it continues, and are trained there. An episode
+    without tokens in the batch, such as a masked one, adds nothing to them.
 
     Args:
         advantages: Advantages of the episodes.
@@ -228,9 +250,11 @@ def share_with_roots(advantages: Tensor, batch: Batch, played: PlayedBatch) -> T
     """
     found = advantages[batch.episodes]
     roots = {tree: episode for episode, (tree, grown) in enumerate(played.trees) if not grown}
-    for advantage, one, (tree, grown) in zip(advantages, played.trajectories, played.trees, strict=True):
-        if grown and tree in roots:
-            found = found + advantage * ((batch.episodes == roots[tree]) & (batch.answers < one.branch_turn))
+    trained = set(batch.episodes.tolist())
+    for episode, (one, (tree, grown)) in enumerate(zip(played.trajectories, played.trees, strict=True)):
+        if grown and tree in roots and episode in trained:
+            before = (batch.episodes == roots[tree]) & (batch.answers < one.branch_turn)
+            found = found + advantages[episode] * before
     return found
 
 
@@ -282,6 +306,7 @@ class Trainer:
         self.state.prefixes = Prefixes(ignore=config.collect.ignore)
         self._generator: SyncedSampler | None = None
         self._ahead: AsyncCollector | None = None
+        self._warned = False
         self._repeated: dict[int, list[int]] = {}  # update -> its groups, for updates after the checkpoint
 
     def _load_model(self) -> None:
@@ -365,8 +390,8 @@ class Trainer:
     @contextlib.contextmanager
     def _collectors(self, generator: TrainGenerator) -> Iterator[tuple[Collector, Collector]]:
         parts = (self.config.env, self.config.generation, generator, self.template)
-        signed = self.config.algorithm.signed
-        with contextlib.closing(Collector(*parts, self.config.env.train, signed=signed)) as train:
+        signed, ignore = self.config.algorithm.signed, self.config.collect.ignore
+        with contextlib.closing(Collector(*parts, self.config.env.train, signed=signed, ignore=ignore)) as train:
             if not self.config.run.evaluate_every:
                 yield train, train
                 return
@@ -407,6 +432,7 @@ class Trainer:
         waited = time.monotonic() - started
         generator.begin_learning()
         metrics = make_update(played, self.learner, self.config, self.state)
+        self._warn_of_lonely_states(metrics)
         self.state.update += 1
         self._keep_episodes("update", played)
         learning = dict(self.learner.seconds)  # without the forward pass of the weight-sync check
@@ -425,6 +451,18 @@ class Trainer:
             "update": whole,
         }
         self.log.add("update", self.state.update, minutes=self.state.minutes, **metrics)
+
+    def _warn_of_lonely_states(self, metrics: JsonObject) -> None:
+        """Warn once in a process if step credit does nothing."""
+        if metrics.get("frac_shared_states") == 0 and not self._warned:
+            self._warned = True
+            logger.warning(
+                "no state after the first turns was met twice in a group (%.0f %% have a signature), so advantage %r "
+                "compares whole episodes. Exclude text that differs each time by collect.ignore, or raise "
+                "algorithm.group_size",
+                100 * metrics["frac_signed"],
+                self.config.algorithm.advantage,
+            )
 
     def _collect(self, train: Collector) -> PlayedBatch:
         """Return the episodes of one update: play them, or take groups that are complete.

@@ -293,12 +293,14 @@ class EpisodeSteps(NamedTuple):
         states: Number of the state before the step: equal for equal states in a group, and only for these.
         actions: Number of the state and the action: equal for equal actions in equal states.
         returns: Discounted sum of the rewards of this step and those after it in its episode.
+        discounts: Discount of a reward at the end of its episode: gamma ** (steps after this one).
     """
 
     episodes: Tensor
     states: Tensor
     actions: Tensor
     returns: Tensor
+    discounts: Tensor
 
 
 def gigpo(rewards: Tensor, groups: Tensor, steps: EpisodeSteps, *, weight: float = 1.0) -> Tensor:
@@ -324,8 +326,13 @@ def rtmc(rewards: Tensor, groups: Tensor, steps: EpisodeSteps, *, prior: float =
     """Return the value of the action minus that of the state, over a group: RTMC (arXiv 2604.11037).
 
     Both are means of returns from first visits: Q(s, a) over the N(s, a) episodes that took a in s, and V(s) over the
-    N(s) = sum_a N(s, a) visits. Few visits say little, so V is drawn towards the mean reward R of the group (equation
-    11): A(s, a) = Q(s, a) - (N(s) V(s) + prior R) / (N(s) + prior). The paper's optional scale per group is left out.
+    N(s) = sum_a N(s, a) visits. Few visits say little, so V is drawn towards the mean reward R of the group:
+    A(s, a) = Q(s, a) - (N(s) V(s) + prior d(s) R) / (N(s) + prior), where d(s) is the mean discount of a reward at the
+    end of the episodes over the first visits of s.
+
+    The rest is equation 11 as a third-party implementation that cites the paper has it; d(s) is an addition. Without
+    it, R is not discounted and Q and V are, so that most steps of long successes have negative advantages. The paper's
+    optional scale per group is left out.
 
     Args:
         rewards: Shape (episodes,).
@@ -339,7 +346,7 @@ def rtmc(rewards: Tensor, groups: Tensor, steps: EpisodeSteps, *, prior: float =
     first = _find_first_visits(steps)
     action, _ = _means(steps.returns, steps.actions, first)
     state, visits = _means(steps.returns, steps.states, first)
-    mean = _means(rewards, groups)[0][steps.episodes]
+    mean = _means(rewards, groups)[0][steps.episodes] * _means(steps.discounts, steps.states, first)[0]
     return action - (visits * state + prior * mean) / (visits + prior)
 
 
@@ -371,7 +378,10 @@ def estimator(name: str) -> Estimator:
 
 
 def nonzero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
-    """Return which episodes are in a group whose rewards differ: the others have no gradient in a group estimator.
+    """Return which episodes are in a group whose rewards differ.
+
+    In the estimators of whole episodes, the others have no gradient. `gigpo` and `rtmc` prefer the shorter ones among
+    equal successes, as long as steps are discounted.
 
     Args:
         rewards: Shape (episodes,).

@@ -73,7 +73,7 @@ class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArg
     never part of the work, and times of files do not count. So states that differ only in these, in running programs,
     or in what a tool remembers, share a signature. Equal states may get two: a file counts as written even if its
     content is as before, a folder in which a cache was made counts as changed, and an observation with a time in it is
-    new each time.
+    new each time, unless `ignore` has a pattern for it.
 
     At each step, everything that was written since the start is read: about 3 ms of CPU time for small changes on the
     local backend. If that is more than 8 MB or cannot be read, there is no signature: "" and -1.
@@ -82,19 +82,27 @@ class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArg
 
     Args:
         env: A `SweEnv`, wrapped or not, whose observations are texts.
+        ignore: Regular expressions of text to leave out of observations, for example "in [0-9.]+s", the times that
+            pytest and unittest print.
 
     Raises:
-        UsageError: The environment is not a `SweEnv` of texts.
+        UsageError: The environment is not a `SweEnv` of texts, or a pattern is not a regular expression.
 
     Change logs:
         * v0: Initial version.
     """
 
-    def __init__(self, env: gymnasium.Env[str, str]) -> None:
-        RecordConstructorArgs.__init__(self)
+    def __init__(self, env: gymnasium.Env[str, str], ignore: Sequence[str] = ()) -> None:
+        RecordConstructorArgs.__init__(self, ignore=list(ignore))
         gymnasium.Wrapper.__init__(self, env)
         if not isinstance(env.unwrapped, SweEnv) or not isinstance(env.observation_space, Text):
             raise UsageError(f"StateSignature needs a SweEnv of texts, not {type(env.unwrapped).__name__}")
+        try:
+            self._ignored = [re.compile(pattern) for pattern in ignore]
+        except re.error as error:
+            raise UsageError(
+                f"StateSignature: ignore: {error.pattern!r} is not a regular expression: {error}"
+            ) from error
         self._swe_env = env.unwrapped
         self._shown: set[str] = set()
         self._turns: dict[str, int] = {}
@@ -104,7 +112,7 @@ class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArg
         observation, info = self.env.reset(seed=seed, options=options)
         point = EpisodeCheckpoint.among(options)
         before = (point.observation, *point.observations) if point else (observation,)
-        self._shown, self._turns = {_digest(text) for text in before}, {}
+        self._shown, self._turns = set(map(self._digest_shown, before)), {}
         return observation, self._sign(info)
 
     def step(self, action: str) -> StepResult[str]:
@@ -113,7 +121,7 @@ class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArg
         if terminated or truncated:
             info = {**info, "signature": "", "same_as": -1}
         else:
-            self._shown.add(_digest(observation))
+            self._shown.add(self._digest_shown(observation))
             info = self._sign(info)
         return observation, float(reward), terminated, truncated, info
 
@@ -121,6 +129,11 @@ class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArg
         """End the episode as `SweEnv.end` does."""
         observation, reward, terminated, truncated, info = self.env.get_wrapper_attr("end")(limit)
         return observation, reward, terminated, truncated, {**info, "signature": "", "same_as": -1}
+
+    def _digest_shown(self, text: str) -> str:
+        for pattern in self._ignored:
+            text = pattern.sub("", text)
+        return _digest(text)
 
     def _sign(self, info: Info) -> Info:
         try:

@@ -174,7 +174,7 @@ def test_gigpo_and_rtmc_equal_their_equations(seed: int) -> None:
     walks, gamma, weight, prior = Walks(seed), 0.9, 0.5, 2.0
     rewards, groups = torch.tensor(walks.rewards, dtype=torch.float64), torch.tensor(walks.groups)
     steps = walks.steps(gamma)
-    steps = steps._replace(returns=steps.returns.double())
+    steps = steps._replace(returns=steps.returns.double(), discounts=steps.discounts.double())
 
     whole, of_states = dict[int, float](), dict[tuple[int, int], float]()
     for group in set(walks.groups):
@@ -188,6 +188,7 @@ def test_gigpo_and_rtmc_equal_their_equations(seed: int) -> None:
     np.testing.assert_allclose(found.numpy(), expected, atol=2e-5)
 
     visits: dict[tuple[object, ...], dict[int, list[float]]] = {}  # state -> action -> returns of first visits
+    first: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for episode in range(8):
         met = set()
         for place, (_, action) in enumerate(walks.walks[episode]):
@@ -196,13 +197,15 @@ def test_gigpo_and_rtmc_equal_their_equations(seed: int) -> None:
                 met.add((key, action))
                 returned = walks.returned(episode, place, gamma)
                 visits.setdefault(key, {}).setdefault(action, []).append(returned)
+                first.setdefault(key, []).append((episode, place))
     expected = []
     for episode, place in walks.rows:
         actions, action = visits[walks.key(episode, place)], walks.walks[episode][place][1]
         count = sum(map(len, actions.values()))
         value = sum(map(sum, actions.values())) / count
         rate = np.mean([walks.rewards[one] for one in range(8) if walks.groups[one] == walks.groups[episode]])
-        smoothed = (count * value + prior * rate) / (count + prior)
+        left = [len(walks.walks[one]) - 1 - at for one, at in first[walks.key(episode, place)]]
+        smoothed = (count * value + prior * rate * np.mean([gamma**one for one in left])) / (count + prior)
         expected.append(np.mean(actions[action]) - smoothed)
     found = rtmc(rewards, groups, steps, prior=prior)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
@@ -215,7 +218,8 @@ def test_in_a_large_group_the_step_estimators_find_the_true_advantages() -> None
     rewards = torch.tensor(right.all(1).astype(float))
     episodes = torch.arange(4000).repeat_interleave(2)
     states = torch.tensor(np.stack([np.zeros(4000), 1 + right[:, 0]], 1).reshape(-1)).long()
-    steps = EpisodeSteps(episodes, states, 2 * states + torch.tensor(right.reshape(-1)), rewards[episodes])
+    actions, returns = 2 * states + torch.tensor(right.reshape(-1)), rewards[episodes]
+    steps = EpisodeSteps(episodes, states, actions, returns, torch.ones_like(returns))
     true = {(0, 0): -0.09, (0, 1): 0.3 - 0.09, (1, 0): 0.0, (1, 1): 0.0, (2, 0): -0.3, (2, 1): 0.7}
     group = torch.zeros(4000, dtype=torch.long)
     found = rtmc(rewards, group, steps, prior=2.0)
@@ -230,6 +234,19 @@ def test_in_a_large_group_the_step_estimators_find_the_true_advantages() -> None
     assert float(grpo(rewards, group)[episodes][wrong].mean()) == pytest.approx(
         float(grpo(rewards, group)[episodes][(states == 1)].mean())
     )
+
+
+@pytest.mark.parametrize("gamma", [0.95, 0.99])
+def test_rtmc_never_trains_against_a_long_success_that_met_no_shared_state(gamma: float) -> None:
+    turn = Turn(action="x", tool="t", observation="", info={"signature": ""})
+    won = record([turn] * 49 + [turn.model_copy(update={"reward": 1.0})])
+    for others, expected in (([won, won], 0.0), ([record([turn] * 50), won], 1.0)):
+        episodes = [won, *others]
+        steps = find_steps(episodes, [0, 0, 0], gamma)
+        found = rtmc(torch.tensor([one.turns[-1].reward for one in episodes]), torch.zeros(3, dtype=torch.long), steps)
+        own = found[steps.episodes == 0][1:]  # the start is shared
+        assert float(own.min()) > -1e-6
+        assert float(own.gt(1e-6).float().mean()) == expected
 
 
 def test_steps_and_tokens_of_a_record() -> None:
@@ -250,6 +267,7 @@ def test_steps_and_tokens_of_a_record() -> None:
     assert len(set(steps.states.tolist())) == 4  # one without a signature, and the start of another group
     assert steps.actions.tolist()[:2] == steps.actions.tolist()[2:4]
     assert steps.returns.tolist() == [0.0, 0.0, 0.25, 0.5, 1.0, 0.5]
+    assert steps.discounts.tolist() == [0.5, 1.0, 0.25, 0.5, 1.0, 1.0]
     batch = make_batch([first, other, empty])
     assert batch.answers.tolist() == [0, 0, 1, 2, 2, 0, 0, 1, 2, 2, 3, 3, 4, 5, 5, 0, 0, 1, 2, 2]
     assert places_of_tokens(steps, batch).tolist() == [0, 0, 1, 1, 1, 2, 2, 3, 4, 4, 4, 4, 4, 4, 4, 5, 5, 5, 5, 5]

@@ -46,9 +46,14 @@ def test_defaults_round_trip() -> None:
         ("algorithm", {"async_rollout": True, "zero_variance_groups": "refill"}, "does not wait for"),
         ("algorithm", {"advantage": "gae", "zero_variance_groups": "refill"}, "does not need"),
         ("algorithm", {"advantage": "tree_grpo"}, "set collect.branches"),
-        ("collect", {"branches": 1}, "set collect.branches"),
+        ("collect", {"branches": 1}, "is for algorithm.advantage 'tree_grpo', not 'rloo'"),
+        ("collect", {"branches": 1, "demonstrations": "runs/x"}, "as collect.branches takes none"),
+        ("algorithm", {"step_gamma": 0.9}, "step_gamma is for advantage 'gigpo' and 'rtmc', not 'rloo'"),
+        ("algorithm", {"advantage": "gigpo", "value_prior": 3.0}, "value_prior is for advantage 'rtmc'"),
+        ("algorithm", {"advantage": "rtmc", "step_weight": 0.5}, "step_weight is for advantage 'gigpo'"),
+        ("algorithm", {"advantage": "rtmc", "gamma": 0.9}, "set step_gamma instead"),
         ("collect", {"branches": 1, "prefixes": True}, "in two ways"),
-        ("collect", {"ignore": ["x"]}, "set collect.prefixes = true"),
+        ("collect", {"ignore": ["x"]}, "is for collect.prefixes, collect.branches and the advantages"),
         ("collect", {"demonstrations": "runs/x"}, "set collect.prefixes = true"),
         ("optim", {"schedule": "cosine"}, "decay_steps"),
         ("optim", {"decay_steps": 3}, "'constant' does not fall"),
@@ -79,11 +84,17 @@ def test_what_compares_turns_plays_without_an_agent(advantage: str) -> None:
     whole = {**MINIMAL, "algorithm": {"advantage": advantage}, "collect": collect}
     apart = {"train": {"first": 0}, "held_out": {"first": 9}}
     assert make_config(whole).algorithm.signed == (advantage != "tree_grpo")
+    assert make_config({**whole, "collect": {**collect, "ignore": ["x"]}}).collect.ignore == ("x",)
+    assert make_config(whole).algorithm.discount == (0.95 if advantage == "gigpo" else 0.99)
     with pytest.raises(UsageError, match=f"{advantage}' needs the calls of each turn"):
         make_config({**whole, "env": {"agent": "mini", **apart}})
     if advantage == "tree_grpo":
         with pytest.raises(UsageError, match="does not wait for them"):
             make_config({**whole, "algorithm": {"advantage": advantage, "async_rollout": True}})
+        with pytest.raises(UsageError, match="use 'token-mean' with"):
+            make_config({**whole, "algorithm": {"advantage": advantage, "loss_agg": "seq-mean-token-mean"}})
+        with pytest.raises(UsageError, match="in its place"):
+            make_config({**whole, "collect": {"prefixes": True}})
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)

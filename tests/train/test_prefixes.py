@@ -304,8 +304,31 @@ def test_tokens_before_a_branch_have_the_advantages_of_all_episodes_that_go_thro
     advantages = torch.tensor([1.0, 2.0, 10.0, 100.0, 5.0, 7.0])
     found = share_with_roots(advantages, make_batch(ends), played)
     assert found.tolist() == [111.0, 11.0, 1.0, 2.0, 2.0, 10.0, 100.0, 100.0, 5.0, 5.0, 7.0]
+    masked = [*ends[:2], ends[2].model_copy(update={"segments": ()}), *ends[3:]]
+    assert share_with_roots(advantages, make_batch(masked), played).tolist()[:3] == [101.0, 1.0, 1.0]
     rest = played.keep([False] + [True] * 5)  # its root is not trained on
     assert share_with_roots(advantages[1:], make_batch(ends[1:]), rest).tolist() == found.tolist()[3:]
+
+
+def test_metrics_tell_what_states_and_branches_give() -> None:
+    pytest.importorskip("torch")
+    from swe_gym.train.loop import count_shared_states, rollout_metrics
+
+    def walk(*signatures: str) -> Trajectory:
+        one = episode("a", len(signatures))
+        named = zip(one.turns, signatures, strict=True)
+        return one.model_copy(
+            update={"turns": tuple(turn.model_copy(update={"info": {"signature": s}}) for turn, s in named)}
+        )
+
+    slots = [TrainSlot("a", 0, 0), TrainSlot("a", 0, 0, grown=True)]  # a branch from the start of the task
+    met, alone = [walk("x", "y", ""), walk("x", "", "")], [walk("x", "y", ""), walk("z", "", "")]
+    played = PlayedBatch.of(zip(slots, met, strict=True), {"all": 1.0})
+    assert count_shared_states(played) == {"frac_signed": 0.75, "frac_shared_states": 0.5}
+    assert count_shared_states(PlayedBatch.of(zip(slots, alone, strict=True), {}))["frac_shared_states"] == 0
+    assert count_shared_states(PlayedBatch.of([(slots[0], walk(""))], {})) == {}
+    assert rollout_metrics(played)["branches"] == 1
+    assert played.join(PlayedBatch.of([], {})).seconds == {"all": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "HashedText": {"size": 32},
     "RecordTrajectory": {},
     "ShapeReward": {"per_turn": -0.01, "per_invalid": -0.1},
-    "StateSignature": {},
+    "StateSignature": {"ignore": ["in [0-9.]+s"]},
     "TaskCurriculum": {"order": "uniform", "task_ids": ["task-01", "task-02"]},
     "ToolMenu": {"menu": [{"name": "bash", "arguments": {"command": "{what}"}}, {"name": "submit", "once": True}],
                  "values": {"what": ["ls", "pwd"]}},
@@ -178,19 +178,24 @@ def bash(command: str) -> str:
 def test_states_are_named_and_loops_found() -> None:
     """Files alone do not tell who has read: both episodes have the same files at turns 1 and 2."""
     script = [
-        bash("cat larder/cache.py"),
+        bash("cat larder/cache.py; echo in 0.031s"),
         bash("ls"),
         bash("ls"),
         bash("echo 1 >> new.py"),
         bash("rm new.py"),
         bash("ls"),
     ]
-    others = [bash("ls"), bash("cat larder/cache.py"), bash("python -c 'import larder'"), bash("echo 2 >> new.py")]
+    others = [
+        bash("ls"),
+        bash("cat larder/cache.py; echo in 0.029s"),
+        bash("python -c 'import larder'"),
+        bash("echo 2 >> new.py"),
+    ]
     found: list[list[tuple[str, int]]] = []
     point = None
     for actions in (script, others):
         with contextlib.closing(SweEnv("toy", task_id="larder-overwrite-evicts")) as plain:
-            env = wrappers.StateSignature(plain)
+            env = wrappers.StateSignature(plain, ["in [0-9.]+s"])
             infos = [env.reset(seed=1)[1]]
             for action in actions:
                 infos.append(env.step(action)[-1])
@@ -206,7 +211,9 @@ def test_states_are_named_and_loops_found() -> None:
     assert one[4] != other[4]  # another content
     assert len({*one, *other}) == 8
     with contextlib.closing(SweEnv("toy")) as plain:
-        env = wrappers.StateSignature(plain)
+        with pytest.raises(UsageError, match="'\\(' is not a regular expression"):
+            wrappers.StateSignature(plain, ["("])
+        env = wrappers.StateSignature(plain, ["in [0-9.]+s"])
         assert env.reset(options={"checkpoint": point})[1]["signature"] == one[2]
         script = [
             json.dumps({"name": "bash", "arguments": {"command": f"truncate -s {size} large"}}) for size in ("9M", "9")
