@@ -2,7 +2,7 @@
 
     python benchmarks/prefix_forks.py               # 16 runs of each way, 3 seconds of CPU time
     python benchmarks/prefix_forks.py --runs 64 --right 0.42
-    python benchmarks/prefix_forks.py --advantages  # needs torch and minutes of CPU time
+    python benchmarks/prefix_forks.py --advantages  # needs torch, 10 seconds
 
 A task is resolved by `CALLS` right calls among `TURNS`; a wrong call changes nothing. The policy is a softmax over
 `CHOICES` calls for each state. The groups, their successes and the length of their prefixes are those of
