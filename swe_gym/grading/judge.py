@@ -20,6 +20,7 @@ from . import GRADERS
 from .base import LOG_CHARS, Grader, OpenSandbox, PlainGrader, Ready, Results
 from .counter import CounterGroup, CounterOptions, CounterPlan, CounterText, plan_counters
 from .counter.finding import Finder
+from .graders import replace_statuses
 from .ids import match_tests
 from .patch import Patch
 from .probe import known, probe
@@ -32,6 +33,7 @@ NOT_IN_TWINS = "{} required tests passed, but not where they were played again, 
 NOT_RUN = "the tests cannot be run with this work, and can without it"
 NO_WORK = "there is no work that could change its result"
 NOT_PROVEN = "its counter-tests say nothing about the gold patch either"
+NOT_PLAYED = "it did not run where tests of its file were changed"
 
 FAILED = frozenset({TestStatus.FAILED, TestStatus.ERROR, TestStatus.MISSING})
 """Statuses that a changed test may have."""
@@ -143,7 +145,7 @@ class Judge:
         self._alarms: dict[str, str] = {}
         self._unfit: dict[str, str] = {}
         self._refuted: set[str] = set()
-        self._unproven: set[str] = set()
+        self._unproven: dict[str, str] = {}  # test -> why
         self._repeated = False
 
     def judge(self, fresh: Sandbox) -> Verdict:
@@ -308,10 +310,20 @@ class Judge:
         """Carry out a planned run."""
         for path, content in self.plan.files(planned.texts).items():
             sandbox.write_file(path, content)
-        results = self.grader.run(
-            replace(ready, twins=self._order(planned, stops=stops and not self.complete)), sandbox
-        )
+        order = self._order(planned, stops=stops and not self.complete)
+        try:
+            results = self.grader.run(replace(ready, twins=order), sandbox)
+        except GradingError as error:
+            if error.reason != "unknown" or not self._is_foreign(*planned.texts):
+                raise
+            said = ExecResult(exit_code=None, stdout=str(error).encode())  # a changed text may not compile
+            results = Results(judge="log", result=said)
         return replace(planned, results=results)
+
+    def _is_foreign(self, *numbers: int) -> bool:
+        """Whether a test of these groups is in another language: a changed text may keep its file from running."""
+        paths = [place.path for number in numbers for place in self.plan.groups[number].places]
+        return not self.plan.foreign.keys().isdisjoint(paths)
 
     def _order(self, planned: GradedRun, *, stops: bool) -> TwinOrder:
         plan = self.plan
@@ -405,6 +417,7 @@ class Judge:
         Returns:
             The groups that twins cannot play with the gold patch either.
         """
+        self._unproven |= dict.fromkeys(self._unplayed(run), NOT_PLAYED)
         doubts = self._doubts_of_work(run)
         if not doubts or not self._may_earn(doubts.failed):
             return set()
@@ -416,7 +429,7 @@ class Judge:
         self._alarms |= {test: "+".join(kinds) for test, kinds in confirmed.passed.items()}
         self._unfit |= {test: "+".join(kinds) for test, kinds in shared.passed.items()}
         if run.second:
-            self._unproven |= shared.failed.keys()
+            self._unproven |= dict.fromkeys(shared.failed, NOT_PROVEN)
         if confirmed.failed and not confirmed.passed and run.second and not self._repeated:
             self._repeated = True
             self._check(self._run_further(run), confirmed.failed)
@@ -445,15 +458,25 @@ class Judge:
             for text, end in played.items():
                 if not FAILED.issuperset(end.statuses.values()):
                     passed |= _passing(group.tests, group.rows[text], end.statuses)
-        statuses = {} if run.results.reason else run.results.statuses
+        unplayed = () if gold else self._unplayed(run)
         for number in run.second:
             group = self.plan.groups[number]
+            ends = self._match(group.tests, run.results)
             if number in run.texts:
-                passed |= _passing(group.tests, run.texts[number], statuses)
+                passed |= _passing(group.tests, run.texts[number], ends)
             else:
-                ends = match_tests(group.tests, statuses).statuses
-                failed |= {test: number for test, status in ends.items() if status is not TestStatus.PASSED}
+                lost = [test for test, status in ends.items() if status is not TestStatus.PASSED]
+                failed |= {test: number for test in lost if test not in unplayed}
         return Doubts(passed, failed)
+
+    def _unplayed(self, run: GradedRun) -> set[str]:
+        """Tests in other languages that a further run misses because a changed text may have kept them from running."""
+        missing: dict[int, list[str]] = {}
+        for number in filter(self._is_foreign, run.second):
+            ends = self._match(self.plan.groups[number].tests, run.results)
+            missing[number] = [test for test, status in ends.items() if status is TestStatus.MISSING]
+        changed = any(missing[number] for number in missing.keys() & run.texts.keys())
+        return {test for tests in missing.values() for test in tests} if changed else set()
 
     def _is_shaken(self, run: GradedRun, number: int) -> bool:
         """Whether a text that right work passes did not pass in its twin, or a text could not be played."""
@@ -482,7 +505,8 @@ class Judge:
         for _ in range(GOLD_RUNS if doubts.passed else 1):
             with self.stage.open_fresh() as fresh:
                 again = self._run(self.stage.prepare(gold, fresh), fresh, run, stops=False)
-            if again.results.reason and doubts.passed:
+            unread = self._is_foreign(*run.texts) and not again.results.result.timed_out
+            if again.results.reason and doubts.passed and not unread:
                 raise GradingError(
                     f"task {self.task.task_id}: a counter-test passed, and the gold patch cannot be run to confirm "
                     f"it: {again.results.reason}",
@@ -496,7 +520,13 @@ class Judge:
     def _ends(self, run: GradedRun | None = None) -> dict[str, TestStatus]:
         """Status of each test of the plan in the session of a run, by default the run of tests as they are."""
         tests = {test for group in self.plan.groups for test in group.tests}
-        return match_tests(sorted(tests), (run or self._plain).results.statuses).statuses
+        return self._match(sorted(tests), (run or self._plain).results)
+
+    def _match(self, tests: Sequence[str], results: Results) -> dict[str, TestStatus]:
+        """Status of each of these tests, as the grader decides: a log may name failed tests only."""
+        ends = match_tests(tests, {} if results.reason else results.statuses).statuses
+        silent = self.task.oracle.fails_only and results.ran and not results.reason
+        return replace_statuses(ends, {TestStatus.MISSING: TestStatus.PASSED}) if silent else ends
 
     def _may_earn(self, passing: Collection[str] = ()) -> bool:
         """Whether the work may earn a reward, if these tests pass too."""
@@ -555,7 +585,10 @@ class Judge:
             kinds={test: kind for test, kind in kinds.items() if test in starting},
             kept={test: kind for test, kind in kinds.items() if test not in starting},
             texts=texts,
-            uncovered={**self.plan.uncovered, **dict.fromkeys(self._unproven & starting, NOT_PROVEN)},
+            uncovered={
+                **self.plan.uncovered,
+                **{test: why for test, why in self._unproven.items() if test in starting},
+            },
             unforkable=tuple(sorted(self._unforkable())),
             passing={test: tuple(lines) for test, lines in self.options.passing.items() if test in texts},
             returned={test: dict(values) for test, values in self.options.returned.items() if test in texts},

@@ -14,7 +14,7 @@ from swe_gym.grading.counter.finding import Finder
 from swe_gym.grading.counter.grammars import draw_literal
 from swe_gym.grading.counter.plan import NO_CHANGE, CounterPlan
 from swe_gym.grading.diff import file_diff
-from swe_gym.grading.judge import ALARM
+from swe_gym.grading.judge import ALARM, NOT_PLAYED
 from swe_gym.grading.patch import REGULAR, FileChange, Patch
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.sandboxes.fake import FakeSandbox
@@ -257,6 +257,55 @@ def assert_judged(verdict: Verdict, name: str, ids: tuple[str, ...]) -> None:
 def test_work_is_judged_by_node(name: str) -> None:
     task = task_of("m.js", JS_OLD, JS_GOLD, {"m.test.js": NODE}, "node --test-reporter=tap m.test.js", "tap", NODE_IDS)
     assert_judged(judge(task, {"m.js": NODE_WORKS[name]}), name, NODE_IDS)
+
+
+RUNNER = """\
+const bad = [], good = [], source = require("fs").readFileSync("m.test.js", "utf8");
+if (process.argv[2] === "typed" && !source.includes('{ kind: "right" }')) {
+  console.log("error TS2322\\nTests:       0 total"); process.exit(1);
+}
+global.it = (title, run) => { try { run(); good.push(title); } catch (error) { bad.push(title); } };
+require("./m.test.js");
+if (process.argv[2] === "fails") {
+  console.log(`  ${good.length} passing`); if (bad.length) console.log(`  ${bad.length} failing`);
+  bad.forEach((title, place) => console.log(`  ${place + 1}) ${title}`));
+} else {
+  good.forEach((title) => console.log(`ok 1 - ${title}`)); bad.forEach((title) => console.log(`not ok 1 - ${title}`));
+}
+process.exit(bad.length);
+"""
+FAILS_ONLY = """\
+const assert = require("node:assert"), { total } = require("./m.js");
+it("adds two", () => { assert.strictEqual(total([3, 4]), 7); });
+it("adds 3", () => { assert.strictEqual(total([1, 3, 4]), 8); });
+"""
+TYPED = """\
+const assert = require("node:assert"), { side, total } = require("./m.js");
+it("knows its side", () => { assert.deepStrictEqual(side(1), { kind: "right" }); });
+it("counts", () => { assert.strictEqual(total([1, 3, 4]), 8); });
+"""
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="node is missing")
+@pytest.mark.parametrize("name", ["gold", "a patched assert", "wrong for one"])
+def test_a_log_that_names_failures_only_proves_what_it_does_not_name(name: str) -> None:
+    ids = ("adds two", "adds 3")
+    tests = {"m.test.js": FAILS_ONLY, "run.js": RUNNER}
+    task = task_of("m.js", JS_OLD, JS_GOLD, tests, "node run.js fails", "marked", ids)
+    evaluation = task.oracle.evaluation.model_copy(update={"fails_only": True})
+    task = task.model_copy(update={"oracle": task.oracle.model_copy(update={"evaluation": evaluation})})
+    assert_judged(judge(task, {"m.js": NODE_WORKS[name]}), name, ids)
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="node is missing")
+def test_a_changed_text_that_the_compiler_refuses_proves_nothing_and_blames_nobody() -> None:
+    ids = ("- knows its side", "- counts")
+    tests = {"m.test.js": TYPED, "run.js": RUNNER}
+    gold = JS_GOLD.replace("total = ", "side = () => ({ kind: 'right' }); exports.total = ")
+    verdict = judge(task_of("m.js", JS_OLD, gold, tests, "node run.js typed", "tap", ids), {"m.js": gold})
+    assert (verdict.resolved, verdict.reason, verdict.counter_tests.alarms) == (True, "", {})
+    assert verdict.counter_tests.uncovered["- knows its side"] == NOT_PLAYED
+    assert "- knows its side" not in verdict.counter_tests.texts
 
 
 @pytest.mark.slow
