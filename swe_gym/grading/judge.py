@@ -465,8 +465,8 @@ class Judge:
             if number in run.texts:
                 passed |= _passing(group.tests, run.texts[number], ends)
             else:
-                lost = [test for test, status in ends.items() if status is not TestStatus.PASSED]
-                failed |= {test: number for test in lost if test not in unplayed}
+                missed = {test for test, status in ends.items() if status is not TestStatus.PASSED}
+                failed |= dict.fromkeys(missed.difference(unplayed), number)
         return Doubts(passed, failed)
 
     def _unplayed(self, run: GradedRun) -> set[str]:

@@ -61,7 +61,9 @@ class Finder:
         hidden = (*hidden_files(oracle), *(re.sub(r"\[([*?[])\]", r"\1", path) for path in brought))
         self.hidden = sorted({path for path in hidden if posixpath.splitext(path)[1]})
         self._sandbox = sandbox
-        self._work = frozenset(work)
+        command = oracle.eval_script.rpartition(START_TEXT)[2]
+        later = touched_files(oracle.test_patch) if oracle.test_patch.strip() in command else ()
+        self._changing = frozenset((*work, *later))  # the test command itself applies the patch: these are old yet
         self._sources: dict[str, Source | None] = {}
         self._places: dict[str, FunctionPlace | None] = {}
         self._listed: list[str] | None = None
@@ -75,9 +77,9 @@ class Finder:
         return self._sources[path]
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file of the workspace. Return None if it is missing, or the work changes it."""
+        """Return the content of a file. Return None if it is missing, or the work or the test command changes it."""
         try:
-            return self._sandbox.read_file(path) if self._work.isdisjoint((path, *parents(path))) else None
+            return self._sandbox.read_file(path) if self._changing.isdisjoint((path, *parents(path))) else None
         except FileError:
             return None
 

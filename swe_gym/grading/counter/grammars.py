@@ -6,9 +6,10 @@ No fork of a test process of these languages can play a text: fresh sandboxes do
 import importlib
 import posixpath
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from random import Random
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -42,10 +43,12 @@ class SubTest(NamedTuple):
     Attributes:
         name: Name; empty if it is computed.
         spots: What can change in it.
+        sure: Whether it runs whenever its function passes.
     """
 
     name: str
     spots: Spots
+    sure: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ class WrittenTest:
     parts: tuple[SubTest, ...] = ()
 
     def all_spots(self) -> Spots:
-        """Return what can change, its own statements first."""
-        return (*self.spots, *(spot for part in self.parts for spot in part.spots))
+        """Return what can change of what is sure to run, its own statements first."""
+        return (*self.spots, *(spot for part in self.parts if part.sure for spot in part.spots))
 
 
 @dataclass(frozen=True)
@@ -87,16 +90,29 @@ class ForeignTests:
 
     def apply_edits(self, edits: Iterable[TextEdit]) -> bytes:
         """Return the content after edits that do not overlap."""
-        data = self.data
-        for edit in sorted(edits, reverse=True):
-            data = data[: edit.start] + edit.text.encode() + data[edit.end :]
-        return data
+        pieces, at = [], 0
+        for edit in sorted(edits):
+            pieces += [self.data[at : edit.start], edit.text.encode()]
+            at = edit.end
+        return b"".join((*pieces, self.data[at:]))
 
     def find(self, test: str) -> tuple[int, WrittenTest | None]:
         """Return the test that an id fits best, and how well; 0 and None if it fits none."""
-        scores = [self.fits(test, one) for one in self.tests]
+        said = _normalise(test).split()
+        ends = {*said, *(" ".join(said[number:]) for number in range(len(said)))}
+        places = sorted(place for end in ("", *ends) for place in self._titled.get(end, ()))
+        scores = [self.fits(test, self.tests[place]) for place in places]
         best = max(scores, default=0)
-        return best, self.tests[scores.index(best)] if best else None
+        return best, self.tests[places[scores.index(best)]] if best else None
+
+    @cached_property
+    def _titled(self) -> Mapping[str, Sequence[int]]:
+        """Last name of a test, empty if a part of it is computed -> numbers of the tests."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for number, test in enumerate(self.tests):
+            name = test.names[-1]
+            found["" if PLACEHOLDER.search(name) else _normalise(name)].append(number)
+        return found
 
     def draw(
         self, test: WrittenTest, ids: Collection[str], unfit: Collection[str], rng: Random
@@ -144,6 +160,9 @@ def _select(test: WrittenTest, part: str, unfit: Collection[str], rng: Random) -
 
 TOKEN = re.compile(r"\\(?:u\{[^}]*\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)|[A-Za-z]+|[0-9]+|.", re.DOTALL)
 NUMBER = re.compile(r"[0-9][0-9_]*(?:\.[0-9]+)?n?")
+DRAWS = 100
+"""Words that are drawn before one of another length is taken."""
+
 SWITCHED = {"true": "false", "false": "true"}
 
 
@@ -165,8 +184,9 @@ def draw_literal(text: str, words: Sequence[str], rng: Random) -> str:
         new = draw_literal(old, words, rng)
     else:
         like = str.upper if old.isupper() and len(old) > 1 else str.title if old.istitle() else str.lower
-        near = [like(word) for word in words if word.lower() != old.lower() and abs(len(word) - len(old)) < 3]
-        new = rng.choice(near or [like(word) for word in words if word.lower() != old.lower()] or [f"{old}s"])
+        others = [word for word in rng.choices(words or (old,), k=DRAWS) if word.lower() != old.lower()]
+        near = [word for word in others if abs(len(word) - len(old)) < 3]
+        new = like((near or others or [f"{old}s"])[0])
     return f"{text[0]}{''.join((*tokens[:place], new, *tokens[place + 1 :]))}{text[-1]}"
 
 
@@ -178,9 +198,13 @@ def _spot(kind: Literal["literal", "comparison", "failure"], node: Node, text: s
     return Spot(kind, TextEdit(node.start_byte, node.end_byte, text or _text(node)))
 
 
+LEAVES = re.compile(rb"\b(?:return|goto|[sS]kip\w*)\b")
+"""Words of a statement that may skip those after it."""
+
+
 def _failure(body: Node, statement: str) -> Spot:
-    """A statement that fails: the last one of a body, or the first one if the body returns."""
-    place = body.start_byte + 1 if b"return" in body.text else body.end_byte - 1
+    """A statement that fails: the last one of a body, or the first one if the body may skip it."""
+    place = body.start_byte + 1 if LEAVES.search(body.text) else body.end_byte - 1
     return Spot("failure", TextEdit(place, place, f"\n{statement}\n"))
 
 
@@ -208,6 +232,11 @@ JS_OPPOSITES = {
     "deepStrictEqual": "notDeepStrictEqual",
 }
 """Assertions whose second argument is expected, and their opposites."""
+
+SEARCHING = frozenset(
+    {"toMatch", "toContain", "toContainEqual", "toThrow", "toThrowError", "toHaveBeenCalledWith", "include", "contain"}
+)
+"""Assertions that other words of right work may satisfy too: only the comparison is turned."""
 
 JS_EXPECT = ("expect(", "chai.expect(")
 JS_STATEMENTS = ("expression_statement", "lexical_declaration", "variable_declaration", "return_statement", "comment")
@@ -256,7 +285,7 @@ def _find_in_body(body: Node, *, is_block: bool) -> Spots:
     found: list[Spot] = []
     for statement in body.named_children if is_block else [body]:
         if statement.type not in JS_STATEMENTS and is_block:
-            if b"return" in statement.text:
+            if LEAVES.search(statement.text):
                 break
             continue
         node = statement
@@ -287,7 +316,7 @@ def _find_in_assertion(call: Node) -> Iterator[Spot]:
     if re.search(r"\.not\b", _text(chain)[len(_text(base)) :]):
         return
     if expects and name in JS_EXPECTS:
-        values = arguments.named_children
+        values = () if name in SEARCHING else arguments.named_children
         yield Spot("comparison", TextEdit(chain.end_byte, chain.end_byte, ".not"))
     elif not expects and name in JS_OPPOSITES and base.type == "identifier":
         values = arguments.named_children[1:2]
@@ -300,8 +329,6 @@ def _find_in_assertion(call: Node) -> Iterator[Spot]:
 
 def _is_written_out(node: Node) -> bool:
     """Whether a literal below this node is a part of the value."""
-    if node.type == "call_expression":
-        return _text(node).startswith("expect.")
     return node.type in ("array", "object", "pair", "unary_expression", "parenthesized_expression", "arguments")
 
 
@@ -357,7 +384,9 @@ GO_OPPOSITES |= {
 """Assertions of testify, and their opposites."""
 
 GO_TEST = re.compile(r"(?:Test|Fuzz|Example)(?![a-z])")
-FAILS = re.compile(rb"\.(?:Error|Errorf|Fatal|Fatalf|Fail|FailNow)\(")
+FAILS = re.compile(rb"\.(?:Error(?!\(\))|Errorf|Fatal|Fatalf|Fail|FailNow)\(")
+GO_BRANCHES = ("if_statement", "expression_switch_statement", "type_switch_statement", "select_statement")
+GO_LEAVES = ("return_statement", "goto_statement", "continue_statement", "break_statement")
 SWAPPED = {"==": "!=", "!=": "=="}
 
 
@@ -368,8 +397,7 @@ def find_in_go(root: Node) -> Iterator[WrittenTest]:
         name = function.child_by_field_name("name")
         if function.type == "function_declaration" and body is not None and GO_TEST.match(_text(name)):
             parts = tuple(_find_parts(body))
-            inner = {spot for part in parts for spot in part.spots}
-            spots = [spot for spot in _find_in_go_body(body, function) if spot not in inner]
+            spots = list(_find_in_go_body(body, function))
             printed = _find_printed(body) if _text(name).startswith("Example") else ()
             yield WrittenTest((_text(name),), body.start_byte + 1, (*printed, *spots), parts)
 
@@ -387,15 +415,63 @@ def _find_printed(body: Node) -> Iterator[Spot]:
 
 
 def _find_in_go_body(body: Node, function: Node) -> Iterator[Spot]:
-    """The spots of the statements that are sure to run, and comparisons of others."""
+    """The spots of the statements that are sure to run."""
     parameter = re.search(r"(\w+)\s+\*?testing\.T\b", _text(function.child_by_field_name("parameters")))
-    for statement in body.named_children[0].named_children if body.named_children else ():
+    for statement in _reach(body):
         yield from _find_in_go_statement(statement)
-    for node in _walk(body, lambda node: node.type != "func_literal"):
-        if node.type == "if_statement":
-            yield from _find_in_if(node)
+        if statement.type == "if_statement":
+            yield from _find_in_if(statement)
     if parameter is not None:
         yield _failure(body, f'{parameter[1]}.Error("unexpected state")')
+
+
+def _statements(body: Node) -> list[Node]:
+    """The statements of a block; the grammar puts those after a first comment into a list of their own."""
+    lists = [child.named_children if child.type == "statement_list" else [child] for child in body.named_children]
+    return [statement for statements in lists for statement in statements if statement.type != "comment"]
+
+
+def _reach(body: Node) -> Iterator[Node]:
+    """Yield the statements that run whenever the test passes, also those of loops over tables."""
+    for statement in _statements(body):
+        yield statement
+        if statement.type == "for_statement" and _is_over_table(statement):
+            yield from _reach(statement.child_by_field_name("body"))
+        if _may_leave(statement):
+            break
+
+
+def _may_leave(statement: Node) -> bool:
+    """Whether a passing test may skip the statements after this one: not if it fails before it returns."""
+    outside = _walk(statement, lambda node: bool(node.type != "func_literal"))
+    leaving = [node.start_byte for node in outside if node.type in GO_LEAVES or _skips(node)]
+    if not leaving or statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
+        return bool(leaving)
+    return bool(min(leaving) < _failing(statement))
+
+
+def _skips(node: Node) -> bool:
+    return node.type == "call_expression" and bool(
+        re.search(r"\.Skip(?:f|Now)?$", _text(node.child_by_field_name("function")))
+    )
+
+
+def _is_over_table(loop: Node) -> bool:
+    """Whether a loop runs over a literal that holds something, written there or under a name of the function."""
+    clause = next((child for child in loop.named_children if child.type == "range_clause"), None)
+    items = clause.child_by_field_name("right") if clause is not None else None
+    if items is not None and items.type == "identifier":
+        before = [node for node in loop.parent.named_children if node.end_byte <= loop.start_byte]
+        named = [node for node in before if node.type == "short_var_declaration"]
+        found = [
+            node.child_by_field_name("right").named_children
+            for node in named
+            if node.child_by_field_name("left").text == items.text
+        ]
+        items = found[-1][0] if found else None
+    if items is None or items.type != "composite_literal":
+        return False
+    return bool(items.child_by_field_name("body").named_children)
 
 
 def _find_in_go_statement(statement: Node) -> Iterator[Spot]:
@@ -415,16 +491,39 @@ def _find_in_go_statement(statement: Node) -> Iterator[Spot]:
 
 def _find_in_testify(call: Node) -> Iterator[Spot]:
     function, given = call.child_by_field_name("function"), call.child_by_field_name("arguments").named_children
-    name = function.child_by_field_name("field")
     if function.type == "identifier" and given[1:] and _text(given[0]) == "t":  # a helper of the tests
-        yield from [spot for argument in given[1:] for spot in _find_go_literals(argument)][-1:]
+        yield from _find_in_helper(given[1:])
+    name = function.child_by_field_name("field")
     if name is None or _text(name) not in GO_OPPOSITES:
         return
+    receiver, made = _text(function.child_by_field_name("operand")), _find_asserters(call)
+    if receiver not in (*made, "assert", "require"):  # another object may have a method of this name
+        return
+    start = 0 if receiver in made else 1
     if GO_OPPOSITES[_text(name)]:
         yield _spot("comparison", name, GO_OPPOSITES[_text(name)])
-    if _text(name) in ("Equal", "EqualValues", "Contains", "Len", "JSONEq"):
-        for argument in given[:3]:
+    if _text(name) in ("Equal", "EqualValues", "Len", "JSONEq"):
+        for argument in given[start : start + 2]:
             yield from _find_go_literals(argument)
+
+
+def _find_in_helper(given: Sequence[Node]) -> Sequence[Spot]:
+    """What a helper expects: the last number, or the last text but one, because the last may be a message."""
+    spots = [spot for argument in given for spot in _find_go_literals(argument)]
+    numbers = [spot for spot in spots if NUMBER.fullmatch(spot.edit.text)]
+    return (numbers or spots[:-1] or spots)[-1:]
+
+
+def _find_asserters(node: Node) -> Collection[str]:
+    """The names to which the function around a node assigns `assert.New(t)` or `require.New(t)`."""
+    while node.type not in ("function_declaration", "source_file") and node.parent is not None:
+        node = node.parent
+    return _find_made(_text(node))
+
+
+@lru_cache(maxsize=64)
+def _find_made(function: str) -> frozenset[str]:
+    return frozenset(re.findall(r"(\w+)\s*:?=\s*(?:assert|require)\.New\(", function))
 
 
 def _operator(condition: Node) -> str:
@@ -432,7 +531,15 @@ def _operator(condition: Node) -> str:
 
 
 def _fails(statement: Node) -> bool:
-    return bool(FAILS.search(statement.child_by_field_name("consequence").text))
+    """Whether the consequence of a condition fails the test, whatever else it does."""
+    return _failing(statement) < statement.end_byte and not _may_leave(statement)
+
+
+def _failing(statement: Node) -> int:
+    """Where the consequence of a condition fails the test for sure; the end of the statement if it does not."""
+    branch = _statements(statement.child_by_field_name("consequence"))
+    failing = [node.start_byte for node in branch if node.type == "expression_statement" and FAILS.search(node.text)]
+    return min(failing, default=int(statement.end_byte))
 
 
 def _find_in_if(statement: Node) -> Iterator[Spot]:
@@ -465,17 +572,28 @@ def _find_go_literals(value: Node) -> Iterator[Spot]:
 
 
 def _find_parts(body: Node) -> Iterator[SubTest]:
+    end = max((statement.end_byte for statement in _reach(body)), default=0)
     for node in _walk(body, bool):
         if node.type == "call_expression" and _text(node.child_by_field_name("function")).endswith((".Run", ".Fuzz")):
             given = node.child_by_field_name("arguments").named_children
             if given and given[-1].type == "func_literal":
                 name = _rewrite(_text(given[0])) if given[0].type in GO_LITERALS else ""
-                yield SubTest(name, tuple(_find_in_go_body(given[-1].child_by_field_name("body"), given[-1])))
+                spots = tuple(_find_in_go_body(given[-1].child_by_field_name("body"), given[-1]))
+                yield SubTest(name, spots, _is_sure(node, body, end))
         elif node.type == "literal_value" and node.parent.type == "literal_element":
-            yield from _find_row(node)
+            yield from _find_row(node, sure=_is_sure(node, body, end))
 
 
-def _find_row(row: Node) -> Iterator[SubTest]:
+def _is_sure(node: Node, body: Node, end: int) -> bool:
+    """Whether a part of a body runs whenever the test passes, if no statement before `end` may skip it."""
+    sure = bool(node.start_byte < end)
+    while sure and node != body:
+        node = node.parent
+        sure = node.type not in GO_BRANCHES and (node.type != "for_statement" or _is_over_table(node))
+    return sure
+
+
+def _find_row(row: Node, *, sure: bool) -> Iterator[SubTest]:
     """A row of a table, under each of its texts: it holds what its sub-test expects, by name or last."""
     spots: list[Spot] = []
     for element in row.named_children:
@@ -485,7 +603,7 @@ def _find_row(row: Node) -> Iterator[SubTest]:
         spots += _find_go_literals(row.named_children[-1].named_children[0])
     for node in _walk(row, lambda node: node == row or node.type in ("literal_element", "keyed_element")):
         if node.type in GO_LITERALS and spots:
-            yield SubTest(_rewrite(_text(node)), tuple(spots))
+            yield SubTest(_rewrite(_text(node)), tuple(spots), sure)
 
 
 def _rewrite(literal: str) -> str:
@@ -526,8 +644,9 @@ LANGUAGES: Mapping[str, Grammar] = {
 """Suffix of a test file -> its language."""
 
 
+@lru_cache(maxsize=64)
 def read_test_file(path: str, data: bytes) -> ForeignTests | None:
-    """Parse a test file. Return None if it is too large, or has errors of syntax.
+    """Parse a test file, with a cache of those used last. Return None if it is too large, or has errors of syntax.
 
     Raises:
         ImportError: The extra `languages` is missing.

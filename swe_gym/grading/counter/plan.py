@@ -37,6 +37,7 @@ FEWEST_TEXTS = 3
 """Texts of a function that shares the forks with many, or that must keep passing: honest work passes it anyway."""
 
 NOT_FOUND, NO_CHANGE = "its source was not found", "nothing in it can be changed"
+NOT_PARSED = "its source was not found, and {} cannot be parsed"
 NO_LANGUAGE = "counter-tests read tests in Python, JavaScript, TypeScript and Go, not in {} files"
 
 
@@ -269,33 +270,44 @@ def _plan_foreign(
         others = ", ".join(sorted(suffixes - {".py", ""}))
         said = dict.fromkeys(tests, NO_LANGUAGE.format(others)) if others and ".py" not in suffixes else {}
         return replace(plan, uncovered={**plan.uncovered, **said})
+    contents = {path: finder.read(path) for path in finder.hidden if posixpath.splitext(path)[1] in LANGUAGES}
     try:
-        files = {path: found for path in finder.hidden if (found := _read_foreign(finder, path))}
+        read = {path: read_test_file(path, data) for path, data in contents.items() if data is not None}
     except ImportError:
         return replace(plan, uncovered={**plan.uncovered, **dict.fromkeys(tests, NO_PARSER)})
-    uncovered = dict(plan.uncovered)
-    by_test: dict[tuple[str, WrittenTest], list[str]] = defaultdict(list)
+    files = {path: file for path, file in read.items() if file is not None}
+    broken = ", ".join(sorted(read.keys() - files.keys()))
+    why = dict.fromkeys(tests, NOT_PARSED.format(broken) if broken else NOT_FOUND)
+    found: dict[tuple[str, int], WrittenTest] = {}
+    by_test: dict[tuple[str, int], list[str]] = defaultdict(list)
     for test in tests:
-        scores = {path: file.find(test) for path, file in files.items()}
-        path = max(scores, key=lambda path: scores[path][0], default="")
-        written = scores[path][1] if path else None
+        path, written = _find_foreign(files, test)
         if written is not None:
-            by_test[path, written].append(test)
+            found[path, id(written)] = written
+            by_test[path, id(written)].append(test)
+            why[test] = NO_CHANGE
     groups = []
-    for (path, written), ids in by_test.items():
+    for (path, number), ids in by_test.items():
+        written = found[path, number]
         group = _draw_foreign(files[path], FunctionPlace(path, written.names), written, ids, rng, options)
-        covered = group.tests if group else ()
         groups += [group] if group else []
-        uncovered |= dict.fromkeys(set(ids).difference(covered), NO_CHANGE)
-        uncovered = {test: why for test, why in uncovered.items() if test not in covered}
+    covered = {test for group in groups for test in group.tests}
+    uncovered = {test: said for test, said in {**plan.uncovered, **why}.items() if test not in covered}
     used = {place.path for group in groups for place in group.places}
     foreign = {path: files[path] for path in sorted(used)}
     return replace(plan, groups=(*plan.groups, *groups), uncovered=uncovered, foreign=foreign)
 
 
-def _read_foreign(finder: Finder, path: str) -> ForeignTests | None:
-    data = finder.read(path) if posixpath.splitext(path)[1] in LANGUAGES else None
-    return None if data is None else read_test_file(path, data)
+def _find_foreign(files: Mapping[str, ForeignTests], test: str) -> tuple[str, WrittenTest | None]:
+    """Find a test, and its file: of tests of one name, that of the file whose path the id names best."""
+    words = set(re.findall(r"\w+", test))
+    best: tuple[tuple[int, int], str, WrittenTest | None] = (0, 0), "", None
+    for path, file in files.items():
+        score, written = file.find(test)
+        rank = score, len(words.intersection(re.findall(r"\w+", path)))
+        if score and rank > best[0]:
+            best = rank, path, written
+    return best[1:]
 
 
 def _draw_foreign(

@@ -11,14 +11,14 @@ import pytest
 from swe_gym.grading import CounterOptions, grade
 from swe_gym.grading.counter import plan_counters
 from swe_gym.grading.counter.finding import Finder
-from swe_gym.grading.counter.grammars import draw_literal
+from swe_gym.grading.counter.grammars import draw_literal, read_test_file
 from swe_gym.grading.counter.plan import NO_CHANGE, CounterPlan
 from swe_gym.grading.diff import file_diff
 from swe_gym.grading.judge import ALARM, NOT_PLAYED
 from swe_gym.grading.patch import REGULAR, FileChange, Patch
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.sandboxes.fake import FakeSandbox
-from swe_gym.types import FilesWorkspace, Oracle, Task, Verdict
+from swe_gym.types import FilesWorkspace, LogScript, Oracle, Task, Verdict
 
 pytest.importorskip("tree_sitter", reason="the extra `languages` is missing")
 
@@ -159,6 +159,43 @@ def test_a_go_example_changes_what_it_prints() -> None:
     assert all(line.startswith("\t// ") for line in changed(plan, 0))
 
 
+GO_BODIES = {
+    "\t// a comment\n\tif got := F(); got != 7 {\n\t\tt.Fatal(1)\n\t}": {"!=", "7"},
+    '\tlog := New()\n\tlog.Error("boom")': set(),
+    '\tassert := assert.New(t)\n\tassert.Equal(5, F(), "five")': {"5", "Equal"},
+    '\tassert.Equal(t, 5, F(), "five")': {"5", "Equal"},
+    '\tassert.Contains(t, F(), "empty")': {"Contains"},
+    '\tcheck(t, F(), 5, "message")': {"5"},
+    "\tif err != nil {\n\t\tif err != 3 {\n\t\t\tt.Fatal(1)\n\t\t}\n\t\treturn\n\t}\n\tassert.Nil(t, F())": (set()),
+    "\tif err != nil {\n\t\tt.Error(err)\n\t\treturn\n\t}\n\tif F() != 4 {\n\t\tt.Fail()\n\t}": {"!=", "4"},
+    '\tif short() {\n\t\tt.Skip("x")\n\t}\n\tif F() != 4 {\n\t\tt.Fail()\n\t}': set(),
+    "\tfor _, x := range F() {\n\t\tif x != 4 {\n\t\t\tt.Fail()\n\t\t}\n\t}": set(),
+    "\tfor _, x := range []int{4} {\n\t\tif F(x) != x {\n\t\t\tt.Fail()\n\t\t}\n\t}": {"!="},
+    "\tif fast() {\n\t\tt.Run(name, func(t *testing.T) {\n\t\t\tassert.Equal(t, 4, F())\n\t\t})\n\t}": set(),
+}
+
+
+@pytest.mark.parametrize("body", GO_BODIES)
+def test_only_go_assertions_that_are_sure_to_run_change(body: str) -> None:
+    """What can change of a test, without the statement that fails."""
+    data = f"package shop\n\nfunc TestX(t *testing.T) {{\n{body}\n}}\n".encode()
+    found = read_test_file("m_test.go", data)
+    assert found is not None
+    spots = [spot for spot in found.tests[0].all_spots() if spot.kind != "failure"]
+    assert {data[spot.edit.start : spot.edit.end].decode() for spot in spots} == GO_BODIES[body]
+
+
+@pytest.mark.parametrize("matcher", ['toThrow("empty")', 'toContain("a")', 'to.include("a")', 'toMatch("a")'])
+def test_a_matcher_that_searches_is_turned(matcher: str) -> None:
+    plan = plan_of({"m.test.js": f"it('adds two', () => {{ expect(f()).{matcher}; }});"}, ("adds two",))
+    assert (plan.groups[0].kind, plan.groups[0].effective) == ("comparison", 1)
+
+
+def test_of_tests_of_one_name_the_id_names_the_file() -> None:
+    plan = plan_of({"a.test.js": JEST, "b.test.js": JEST}, ("b.test.js > shop > adds two",))
+    assert plan.groups[0].places[0].path == "b.test.js"
+
+
 @pytest.mark.parametrize(
     ("test", "kind", "line"),
     [
@@ -184,7 +221,14 @@ def test_tests_that_cannot_change_are_named_with_the_reason() -> None:
     assert lost == {"subtracts": "its source was not found"}
     assert java["MTest.adds"].endswith("Python, JavaScript, TypeScript and Go, not in .java files")
     broken = plan_of({"m.test.js": "it('adds two', () => {"}, ("adds two",))
-    assert (broken.groups, broken.uncovered) == ((), {"adds two": "its source was not found"})
+    assert broken.uncovered == {"adds two": "its source was not found, and m.test.js cannot be parsed"}
+    late = Oracle(test_patch=file_diff("m.test.js", b"", NODE.encode(), REGULAR, REGULAR))
+    late = late.model_copy(
+        update={"evaluation": LogScript(eval_script=f"git apply <<E\n{late.test_patch}E\nrun", log_parser="tap")}
+    )
+    sandbox = FakeSandbox(files={"m.test.js": NODE})
+    sandbox.start()
+    assert Finder(late, sandbox).read("m.test.js") is None  # the patch must apply to the old file
 
 
 @pytest.mark.parametrize("text", ["7", "1.25", "1_000n", '"a b"', "'It\\'s 7'", "`x`", '""', '"Übung"'])
