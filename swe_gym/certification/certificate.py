@@ -6,6 +6,7 @@ who changes a file can compute it again. So a check repeats the whole judgement.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections import Counter
@@ -36,7 +37,7 @@ from .regrading import (
     is_close,
     judge_works,
     reward_of,
-    work_of,
+    works_of,
 )
 
 Outcome = Literal["proven", "unproven", "refuted"]
@@ -321,6 +322,7 @@ def read_known(
         UsageError: A certificate is about another patch, task or setting, was changed, or cannot be read.
     """
     known, versions = {}, find_versions()
+    find_digest = functools.cache(lambda task_id: digest(tasks[task_id], strict=True))  # may read a folder
     for claim in claims:
         if not (file := file_of(folder, claim)).exists():
             continue
@@ -331,7 +333,7 @@ def read_known(
         if old.digest != old.compute_digest():
             raise UsageError(f"{file}: {CHANGED}: name another folder, or remove the file")
         try:
-            sha256 = digest(tasks[claim.task_id], strict=True)
+            sha256 = find_digest(claim.task_id)
         except TaskError:  # `certify` tells why its attempts are not judged
             continue
         of_claim = {"patch_sha256": claim.sha256, "claimed": claim.reward, "env": _find_deciding(claim.env)}
@@ -415,8 +417,8 @@ def certify(
         if old.digest == old.compute_digest():
             before[_key_of(old.claim)] = old
     todo: list[tuple[Claim, PatchWork]] = []
-    for claim in left:
-        work, record = work_of(claim, tasks, records), records[claim.task_id]
+    for claim, work in zip(left, works_of(left, tasks, records), strict=True):
+        record = records[claim.task_id]
         facts = _find_shared(digests[claim.task_id], settings, times, versions)
         facts |= {"judging_sha256": digest_conditions(work, settings), "record": _find_record(record)}
         facts |= {"image_digest": record.image} if record.image else {}

@@ -181,7 +181,7 @@ def regrade(
     found: dict[int, Regraded] = {}
     judged_before: dict[WorkKey, Judged] = {}
     left = []
-    works = [work_of(claim, tasks, records or {}) for claim in claims]
+    works = works_of(claims, tasks, records or {})
     judging = [digest_conditions(work, settings) for work in works]
     for number, claim in enumerate(claims):
         place = (settings.backend, judging[number], versions)
@@ -339,15 +339,15 @@ class PatchWork(NamedTuple):
         return _JudgePatch(self, 1, DiffReader())
 
 
-def work_of(claim: Claim, tasks: Mapping[str, Task], records: Mapping[str, TaskRecord]) -> PatchWork:
-    """Return the work of a claim. The record of a valid task gives the scope of its counter-tests."""
-    task = tasks[claim.task_id]
-    runs = claim.env.get("judge_runs", 2)
-    scope = claim.env.get("counter", "few")
-    options = CounterOptions(scope, runs)
-    return PatchWork(
-        task, as_diff(claim.patch), options if doubt(task, records) else options.of_record(records[task.task_id])
-    )
+def works_of(claims: Sequence[Claim], tasks: Mapping[str, Task], records: Mapping[str, TaskRecord]) -> list[PatchWork]:
+    """Return the works of claims. The record of a valid task gives the scope of its counter-tests."""
+    doubts = {name: doubt(tasks[name], records) for name in {claim.task_id for claim in claims}}  # may read folders
+    works = []
+    for claim in claims:
+        options = CounterOptions(claim.env.get("counter", "few"), claim.env.get("judge_runs", 2))
+        options = options if doubts[claim.task_id] else options.of_record(records[claim.task_id])
+        works.append(PatchWork(tasks[claim.task_id], as_diff(claim.patch), options))
+    return works
 
 
 def digest_conditions(work: PatchWork, settings: JudgeSettings) -> str:
