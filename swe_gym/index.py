@@ -35,6 +35,9 @@ _OLD_ENDING = re.compile(r"\.(?:tar\.bz2|tgz)$")
 
 _CHUNK = 1 << 20
 
+_ANSWERS: dict[tuple[str, ...], str] = {}
+"""Arguments and environment of pip -> what it printed."""
+
 
 @dataclass(frozen=True)
 class Sdist:
@@ -46,6 +49,7 @@ class Sdist:
         filename: File name: "charset_normalizer-3.4.0.tar.gz".
         url: Download URL, without credentials.
         sha256: Digest from the index, or "".
+        yanked: Whether its project has withdrawn it (PEP 592).
     """
 
     name: str
@@ -53,6 +57,7 @@ class Sdist:
     filename: str
     url: str
     sha256: str
+    yanked: bool = False
 
 
 def pip_command() -> list[str]:
@@ -194,6 +199,14 @@ def _public(url: str) -> str:
 
 
 def _pip(arguments: list[str], deadline: float) -> str:
+    """Return what pip prints. An answer holds for the process, unless its environment changes: pip starts slowly."""
+    key = (*arguments, *sorted(map("=".join, os.environ.items())))
+    if key not in _ANSWERS:
+        _ANSWERS[key] = _ask_pip(arguments, deadline)
+    return _ANSWERS[key]
+
+
+def _ask_pip(arguments: list[str], deadline: float) -> str:
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "COLUMNS": "4000"}
     failure = f"pip {' '.join(arguments)} failed"
     result = run_command([*pip_command(), *arguments], deadline=deadline, env=environment, failure=failure)
@@ -222,37 +235,38 @@ def _pip_default_index(deadline: float) -> str:
 
 
 def _sdists(page: bytes, page_url: str, project: str) -> Iterator[Sdist]:
-    for filename, link, sha256 in _files(page):
+    for filename, link, sha256, yanked in _files(page):
         try:
             name, version = parse_sdist_filename(_OLD_ENDING.sub(".tar.gz", filename))
         except ValueError:
             continue  # not a source release
         if name == project:
-            yield Sdist(project, version, filename, urljoin(_public(page_url), link), sha256)
+            yield Sdist(project, version, filename, urljoin(_public(page_url), link), sha256, yanked)
 
 
-def _files(page: bytes) -> Iterator[tuple[str, str, str]]:
-    """Yield file name, link and SHA-256 of all files on a project's page, which is JSON or HTML."""
+def _files(page: bytes) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield all files on a project's page, JSON or HTML: file name, link, SHA-256, and whether it was yanked."""
     if page.lstrip()[:1] == b"{":
         for file in json.loads(page)["files"]:
-            yield file["filename"], file["url"], file.get("hashes", {}).get("sha256", "")
+            yanked = file.get("yanked", False) is not False  # true, or the reason
+            yield file["filename"], file["url"], file.get("hashes", {}).get("sha256", ""), yanked
         return
     parser = _Links()
     parser.feed(page.decode("utf-8", "replace"))
-    for href in parser.hrefs:
+    for href, yanked in parser.found:
         link, fragment = urldefrag(href)
         sha256 = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
-        yield unquote(urlsplit(link).path.rpartition("/")[2]), link, sha256
+        yield unquote(urlsplit(link).path.rpartition("/")[2]), link, sha256, yanked
 
 
 class _Links(HTMLParser):
-    """Parser that collects the link targets of a page."""
+    """Parser that collects the link targets of a page, and whether they were yanked."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.hrefs: list[str] = []
+        self.found: list[tuple[str, bool]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        target = dict(attrs).get("href")
-        if tag == "a" and target:
-            self.hrefs.append(target)
+        named = dict(attrs)
+        if tag == "a" and (target := named.get("href")):
+            self.found.append((target, "data-yanked" in named))

@@ -80,6 +80,9 @@ HARBOR = "harbor"
 ALL = "all"
 """Value that stands for the newer release of each pair."""
 
+BUGS_AT_ONCE = 2
+"""Bugs and tasks that `tasks new --mutate` tries at a time, by default."""
+
 WRITE_EVERY = 5
 """New tasks after which the task file is written."""
 
@@ -340,7 +343,8 @@ def new(
         tuple[str, str, str] | None,
         typer.Option(
             metavar="PACKAGE OLD NEW|all",
-            help="Package and two of its releases on the package index; with all, each pair of neighbours from OLD on.",
+            help="Three values: package and two of its releases on the package index. With all in place of NEW, each "
+            "pair of neighbours from OLD on.",
         ),
     ] = None,
     from_git: Annotated[
@@ -371,7 +375,10 @@ def new(
         ),
     ] = None,
     seed: Annotated[int, SEED] = 0,
-    workers: Annotated[int | None, WORKERS] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-w", min=1, help=WORKERS.help, show_default=f"{BUGS_AT_ONCE} with --mutate"),
+    ] = None,
     times: Annotated[int | None, TIMES] = None,
 ) -> None:
     """Make a task from two releases of a package, or from a commit; or many from one release, by mutation.
@@ -400,7 +407,7 @@ def new(
         )
     if from_pypi and commit != "HEAD":
         raise UsageError("--commit goes with --from-git")
-    every = ".." in commit or (from_pypi is not None and from_pypi[2] == ALL)
+    every = ".." in commit or (from_pypi is not None and from_pypi[2].lower() == ALL)
     if statement and every:
         raise UsageError("--statement is for one task: each commit's message, or release's changelog, is a statement")
     if workers and not mutate:
@@ -426,7 +433,7 @@ def new(
                 tests=tests,
                 seed=seed,
                 times=times or 1,
-                workers=workers or 2,
+                workers=workers or BUGS_AT_ONCE,
                 build=replace(options, runs=RUNS),
             )
             return
@@ -449,8 +456,9 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
     """Add tasks with bugs of a project to a file, which holds all that are finished whenever the command ends."""
     from ..curation import make_mutants  # slow to import
 
-    if "/" in name and not options["tests"]:
-        raise UsageError(f"{name} is a folder: pass the command that runs its tests (--tests 'python -m pytest tests')")
+    if not options["tests"] and ("/" in name or Path(name).is_dir()):
+        text = f"{name} is a folder: pass the command that runs its tests (--tests 'python -m pytest tests')"
+        raise UsageError(text if "/" in name else f"{text}, or start in another folder to take the package {name}")
     record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
     made = make_mutants(name, version, count=count, known=known.values(), record=str(record), date=date, **options)
     if _add_tasks(made, output, known, record) < count:
@@ -473,12 +481,13 @@ def _try_each(
 
     record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
     ends: Counter[str] = Counter()
-    given: dict[str, Any] = {
-        "times": options.runs,
-        "date": date,
-        "known": known,
-        "on_record": lambda one: ends.update([one.status]),
-    }
+
+    def tell(one: TaskRecord) -> None:
+        ends.update([one.status])
+        line = f"{one.task_id}: {one.status}{one.reason and ': '}{one.reason}"
+        open_console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+    given: dict[str, Any] = {"times": options.runs, "date": date, "known": known, "on_record": tell}
     if releases:
         made = make_release_tasks(*releases[:2], str(record), options, **given)
     else:
@@ -513,20 +522,23 @@ def _add_tasks(made: Iterator[Task], output: Path, known: Mapping[str, Task], re
         f"{quantify(len(found) - len(known), 'new task')} in {output} ({len(found)} in all) after "
         f"{time.monotonic() - started:.0f} s; records: {record}"
     )
-    _print_cost(read_records(record))
+    if record.exists():
+        open_console().print(f"In {record}, {_cost(read_records(record))}")
     return number
 
 
-def _print_cost(records: Sequence[TaskRecord]) -> None:
-    """Print what the tasks of a record file cost in all, if their sandboxes told."""
+def _cost(records: Sequence[TaskRecord]) -> str:
+    """Return how many tasks of a record file are valid, their size, and the CPU time if it is known of each of them."""
     valid = [one for one in records if one.status == "valid"]
     seconds = [one.cpu_seconds for one in records if one.cpu_seconds is not None]
-    if valid and len(seconds) >= len(valid):
-        total, size = sum(seconds), sum(one.bytes for one in valid)
-        open_console().print(
-            f"{len(valid)} of {len(records)} tried are valid. Trials and validations took {total:.0f} s of CPU time, "
-            f"{total / len(valid):.1f} s a valid task; the valid tasks are {decimal(size)}"
-        )
+    said = f"{len(valid)} of {len(records)} tried are valid ({decimal(sum(one.bytes for one in valid))})"
+    if not seconds or any(one.cpu_seconds is None for one in valid):
+        return said
+    said += f". Trials and validations took {sum(seconds):.0f} s of CPU time"
+    if valid:
+        said += f", {sum(seconds) / len(valid):.1f} s a valid task"
+    unknown = len(records) - len(seconds)
+    return f"{said}, without {unknown} of which it is not known" if unknown else said
 
 
 @app.command()
@@ -591,6 +603,8 @@ def audit(
         print_json([result.model_dump(mode="json") for result in results])
     else:
         _print_audits(console, results)
+        if record:
+            console.print(f"Read it as a page: swe-gym report {record}", markup=False, highlight=False, soft_wrap=True)
     if repaired:
         _write_repaired(console, tasks, results, min_strength, repaired, quiet=as_json)
     if any(result.findings or result.status in ("invalid", "error") for result in results):

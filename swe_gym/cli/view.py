@@ -1,6 +1,7 @@
 """`swe-gym view` and `swe-gym report`: show runs in the browser, or write them to HTML files."""
 
 import contextlib
+import json
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -70,15 +71,17 @@ def report(
     tests. Several training runs share one HTML file. The page of `swe-gym tasks audit --record FILE` shows the worst
     task first, and each wrong solution that its tests accept.
     """
-    if len(runs) == 1 and _is_audit(runs[0]):
-        _report_audits(runs[0], output)
-        return
-    trained = [is_training(path) for path in runs]
-    if any(trained):
-        _report_training(runs, trained, output, svg)
-        return
-    if svg is not None:
+    audits, trained = [_is_audit(path) for path in runs], [is_training(path) for path in runs]
+    if svg is not None and not any(trained):
         raise UsageError(f"--svg needs training runs, and {runs[0]} is not one")
+    if any(audits) or any(trained):
+        if with_verdicts or most_episodes != MOST_EPISODES:
+            raise UsageError("--with-verdicts and --most-episodes need run folders of `swe-gym rollout`")
+        if any(trained):
+            _report_training(runs, trained, output, svg)
+        else:
+            _report_audits(runs, audits, output)
+        return
     several = len(runs) > 1 or holds_runs(runs[0])
     target = output or Path("report" if several else f"{runs[0].resolve().stem}.html")
     console = open_console()
@@ -124,17 +127,38 @@ def _report_training(runs: list[Path], trained: list[bool], output: Path | None,
 
 
 def _is_audit(path: Path) -> bool:
-    """Whether a file is a record of audits, by its first line."""
+    """Whether a file is a record of audits, by its first line that is not blank."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        line = file.readline()
-    return all(f'"{name}":'.encode() in line for name in ("task_id", "findings", "conditions", "escaped"))
+        line = next(filter(bytes.strip, file), b"")
+    try:
+        first = json.loads(line)
+    except ValueError:
+        return False
+    if not isinstance(first, dict) or not {"task_id", "status"} <= set(first):
+        return False
+    from ..curation import AuditRecord  # slow to import
+
+    return set(first) <= set(AuditRecord.model_fields)
 
 
-def _report_audits(path: Path, output: Path | None) -> None:
+def _report_audits(paths: list[Path], audited: list[bool], output: Path | None) -> None:
+    """Write a record of audits to one HTML file.
+
+    Raises:
+        UsageError: There are several files, or the name has another suffix.
+    """
     from ..curation import read_audits  # slow to import
 
+    if not all(audited):
+        raise UsageError(
+            f"{paths[audited.index(False)]} is not a record of audits, and {paths[audited.index(True)]} is one: write "
+            "a report for each kind"
+        )
+    if len(paths) > 1:
+        raise UsageError(f"one record of audits at a time: join the files, cat {' '.join(map(str, paths))} > all.jsonl")
+    (path,) = paths
     target = output or Path(f"{path.resolve().stem}.html")
     if target.suffix != ".html":
         raise UsageError(f"{target}: the name must end with .html")

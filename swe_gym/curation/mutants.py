@@ -259,6 +259,7 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
         if found.error:
             raise TaskError(f"the tests of {name} {version} do not run in a fork of the test process: {found.error}")
         forkable = tuple(test for test in passing if test not in found.failing)
+        options.progress("noting which tests run which line")
         lines = _find_lines(group, forkable)
     limits = TIMES_SLOWER * found.seconds + MORE_SECONDS, max(TIMES_LATER * found.clock, LEAST_CLOCK)
     mentioned = _find_mentioned(tree, layout)
@@ -266,10 +267,20 @@ def _measure(name: str, version: str, tree: Path, layout: TestLayout, base: Task
 
 
 def _find_lines(group: SandboxGroup, tests: Collection[str]) -> dict[str, dict[int, Collection[str]]]:
-    """Return which of some tests run which line: file -> line -> tests. Empty if none does, or if it takes too long."""
+    """Return which of some tests run which line: file -> line -> tests. Empty if none does.
+
+    Raises:
+        TaskError: It takes too long. Without the lines, equal seeds would make other tasks.
+    """
+    limit = TIMES_TRACED * group.task.oracle.timeout
     with group.fresh() as sandbox:
-        found = _observe(sandbox, group.task.eval_cmd, {}, TIMES_TRACED * group.task.oracle.timeout)
-    if not found or not {*found[0]["tests"]} & {*tests}:
+        found = _observe(sandbox, group.task.eval_cmd, {}, limit)
+    if not found:
+        raise TaskError(
+            f"the tests of {group.task.task_id} did not end in {limit:.0f} s while each line that they run was noted: "
+            "try again on an idle machine, or choose a project whose tests are faster"
+        )
+    if not {*found[0]["tests"]} & {*tests}:
         return {}
     names = [test if test in tests else "" for test in found[0]["tests"]]
     sets = [frozenset(names[one] for one in numbers) - {""} for numbers in found[0]["sets"]]
@@ -353,8 +364,9 @@ class TrialResult(NamedTuple):
         failing: Tests that fail because of it.
         error: Why they say nothing.
         observed: Failing test -> what it shows; see `guests/observe.py`.
-        seconds: CPU time.
+        seconds: CPU time of the tests.
         clock: Time by the clock.
+        cost: CPU time of the tests, with an equal part of what else the sandboxes took; None if they do not tell.
     """
 
     failing: tuple[str, ...] = ()
@@ -362,6 +374,7 @@ class TrialResult(NamedTuple):
     observed: Mapping[str, Mapping[str, str]] = {}
     seconds: float = 0.0
     clock: float = 0.0
+    cost: float | None = None
 
 
 def make_bug(project: Project, mutation: Mutation) -> Bug:
@@ -428,7 +441,7 @@ class _TrialWork(NamedTuple):
 
 
 class _Trials(OutcomeJob[int | str, Sequence[TrialResult]]):
-    """The trials of some bugs. Their CPU times hold equal parts of what else the sandboxes took."""
+    """The trials of some bugs, with their costs."""
 
     def __init__(self, work: _TrialWork, key: int | str, number: int) -> None:
         super().__init__(key, number)
@@ -439,8 +452,9 @@ class _Trials(OutcomeJob[int | str, Sequence[TrialResult]]):
         """Run the tests."""
         with self._group as group:
             found = run_trials(group, self._work.order)
-        rest = (self._group.used or 0.0) - sum(one.seconds for one in found)
-        self.outcome = [one._replace(seconds=one.seconds + max(0.0, rest) / len(found)) for one in found]
+        used = self._group.used
+        rest = None if used is None else max(0.0, used - sum(one.seconds for one in found)) / len(found)
+        self.outcome = [one._replace(cost=add_seconds(one.seconds, rest)) for one in found]
 
     def work(self) -> _TrialWork:
         """Return the trials as data."""
@@ -718,7 +732,7 @@ class _Line:
         self._tasks: dict[str, Task] = {}
         self._waiting: dict[str, bool | None] = {}  # id of a task that has not come out -> whether it is valid
         self._checks: deque[str] = deque()
-        self._seconds: dict[str, float] = {}  # id of a task -> CPU time of its trial
+        self._costs: dict[str, float | None] = {}  # id of a task -> CPU time of its trial
         self._running = self._made = 0
         self._settings = CheckSettings(_Drafts(self._tasks), build.backend, {}, options.times, options.date, "few")
 
@@ -793,7 +807,7 @@ class _Line:
             batch = self._batches[self._judged]
             found = {bug.task.task_id: one for bug, one in zip(batch.new, self._results[self._judged], strict=True)}
             self._judged += 1
-            self._seconds |= {task_id: one.seconds for task_id, one in found.items()}
+            self._costs |= {task_id: one.cost for task_id, one in found.items()}
             for bug in batch.bugs:
                 task_id = bug.task.task_id
                 task = self._old.get(task_id) or (self._make(bug, found[task_id]) if task_id in found else None)
@@ -844,7 +858,7 @@ class _Line:
         )
 
     def _record(self, record: TaskRecord) -> None:
-        used = add_seconds(record.cpu_seconds, self._seconds.get(record.task_id, 0.0))
+        used = add_seconds(record.cpu_seconds, self._costs.get(record.task_id, 0.0))
         record = record.model_copy(update={"cpu_seconds": used})
         if self._options.record:
             append_lines(self._options.record, json.dumps(record.model_dump(mode="json")))

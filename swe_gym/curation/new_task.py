@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -264,7 +265,8 @@ def make_commit_tasks(
         return build_commit_task(repository, tests, commit, options)
 
     states = {_commit_id(folder, commit): functools.partial(build, commit) for commit in found}
-    return _make_each(states, _digest(tests, options, times), record, options, times, date, known, on_record)
+    making = _Making(_digest(tests, options, times), record, options, times, date, on_record)
+    return _make_each(states, making, known)
 
 
 def make_release_tasks(
@@ -282,7 +284,8 @@ def make_release_tasks(
 
     Args:
         package: Name of the project on the package index.
-        first: Version from which on releases count. Versions before a final one, such as 1.2.0rc1, do not.
+        first: Version from which on releases count. Yanked ones, and versions before a final one, such as 1.2.0rc1, do
+            not.
         record: JSONL file of the validations, and of the reasons why other pairs make no task; see `make_commit_tasks`.
         options: How each task is built.
         times: Validations of each task.
@@ -298,7 +301,7 @@ def make_release_tasks(
     """
     refuse_copied(package)
     least = _read_version(package, first)
-    sdists = [one for one in find_sdists(package, timeout=BUILD_TIMEOUT) if one.sha256]
+    sdists = [one for one in find_sdists(package, timeout=BUILD_TIMEOUT) if one.sha256 and not one.yanked]
     versions = [one for one in dict.fromkeys(one.version for one in sdists) if one >= least and not one.is_prerelease]
     if len(versions) < 2:
         raise TaskError(f"the index has no two source releases of {package} from {first} on: name an older one")
@@ -307,20 +310,24 @@ def make_release_tasks(
         _release_id(package, new.version): functools.partial(_build_release, package, old, new, options)
         for old, new in itertools.pairwise(releases)
     }
-    return _make_each(states, _digest("", options, times), record, options, times, date, known, on_record)
+    making = _Making(_digest("", options, times), record, options, times, date, on_record)
+    return _make_each(states, making, known)
 
 
-def _make_each(
-    states: Mapping[str, Callable[[], Task]],
-    asked: str,
-    record: str,
-    options: BuildOptions,
-    times: int,
-    date: str,
-    known: Collection[str],
-    on_record: Callable[[TaskRecord], None],
-) -> Iterator[Task]:
+class _Making(NamedTuple):
+    """How several tasks are made; see `make_commit_tasks`. `asked` is the digest of a record without a task."""
+
+    asked: str
+    record: str
+    options: BuildOptions
+    times: int
+    date: str
+    on_record: Callable[[TaskRecord], None]
+
+
+def _make_each(states: Mapping[str, Callable[[], Task]], making: _Making, known: Collection[str]) -> Iterator[Task]:
     """Yield the valid tasks of functions that build one each, by its id; see `make_commit_tasks`."""
+    asked, record, options, times, date, on_record = making
     done = {one.task_id: one for one in read_records(record) if one.status == "invalid" and one.digest == asked}
     for number, (task_id, build) in enumerate(states.items(), 1):
         if task_id in known:
@@ -393,7 +400,7 @@ def open_repository(path: str) -> Path:
 
 
 def _release_id(package: str, new: str) -> str:
-    return f"pypi__{canonicalize_name(package)}-{new}"
+    return f"pypi__{canonicalize_name(package)}-{Version(new)}"
 
 
 def _commit_id(folder: Path, commit: str) -> str:
@@ -455,8 +462,10 @@ def find_release(package: str, version: str) -> SdistWorkspace:
     """Return the source release of a package.
 
     Raises:
+        UsageError: That is not a version.
         TaskError: There is none of this version.
     """
+    _read_version(package, version)
     return _workspace(package, version, find_sdists(package, timeout=BUILD_TIMEOUT))
 
 
@@ -504,7 +513,8 @@ def _statement(package: str, old: str, new: str, tree: Path) -> str:
     changes = changes_between(tree, list_files(tree), old, new)
     if not changes:
         raise _NoTask(
-            f"{package} {new} has no changelog of these changes: write the problem statement yourself (--statement)"
+            f"{package} {new} has no changelog of these changes: write the problem statement yourself, for {old} and "
+            f"{new} alone (--statement)"
         )
     return STATEMENT.format(package=package, old=old, new=new, changes=changes)
 

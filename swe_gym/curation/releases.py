@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from ..errors import TaskError
 from ..types import JsonObject
@@ -30,6 +31,7 @@ _CHANGELOG = re.compile(
 _HASH_HEADING = re.compile(r"#{1,4}\s")
 _VERSION_LINE = re.compile(r"\*{0,2}\[?v?\d+\.\d+[\w.]*\]?\*{0,2}(\s*[-(:,*\u2013].*)?")
 _UNDERLINE = re.compile(r"([=\-~^*+#\"'`])\1{2,}")
+_DOTTED = re.compile(r"(?<![\w.])v?\d+(?:\.\w+)+")
 _MAX_STATEMENT = 20_000
 
 
@@ -254,8 +256,17 @@ def _section(lines: Sequence[str], old: str, new: str) -> str:
 
 
 def _names(line: str, version: str) -> bool:
-    """Return whether a line names exactly this version."""
-    return re.search(rf"(?<![\w.])v?{re.escape(version)}(?!\.?\w)", line) is not None
+    """Return whether a line names exactly this version, in any spelling: 2024.02.02 is 2024.2.2."""
+    if re.search(rf"(?<![\w.])v?{re.escape(version)}(?!\.?\w)", line):
+        return True
+    return any(_is_version(word, version) for word in _DOTTED.findall(line))
+
+
+def _is_version(word: str, version: str) -> bool:
+    try:
+        return Version(word) == Version(version)
+    except InvalidVersion:
+        return False
 
 
 def _is_heading(lines: Sequence[str], number: int) -> bool:

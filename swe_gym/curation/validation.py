@@ -39,6 +39,9 @@ CONDITIONS = ("backend", "sandbox_options")
 TICKS = 100
 """Units of a second in which Linux tells CPU times to programs."""
 
+STAT_SECONDS = 5.0
+"""Time limit of reading the CPU time of a sandbox."""
+
 
 def validate(
     source: TaskSource,
@@ -128,10 +131,10 @@ def rate_tasks(
     known = {old.task_id: old for old in read_records(record)}
     counts, unknown = _count_attempts([Path(run) for run in runs], known)
     if not counts:
-        found = f"{record} holds no task of the runs, validated with their backend and sandbox options"
         raise UsageError(
-            f"{found if unknown else 'the runs have no graded attempt'}: pass finished runs over the tasks that the "
-            "record was made from"
+            next(filter(None, unknown.values()), "")
+            or f"{f'{record} holds no task of the runs' if unknown else 'the runs have no graded attempt'}: pass "
+            "finished runs over the tasks that the record was made from"
         )
     rated = []
     for task_id, ends in counts.items():
@@ -140,18 +143,19 @@ def rate_tasks(
         rated.append(TaskRecord.model_validate(facts))
     changed = [json.dumps(new.model_dump(mode="json")) for new in rated if new != known[new.task_id]]
     append_lines(record, *changed)
-    return rated, unknown
+    return rated, list(unknown)
 
 
 def _count_attempts(
     runs: Sequence[Path], records: Mapping[str, TaskRecord]
-) -> tuple[dict[str, dict[str, list[bool]]], list[str]]:
+) -> tuple[dict[str, dict[str, list[bool]]], dict[str, str]]:
     """Return whether the graded attempts of runs are resolved, by task and by who played; and the tasks without record.
 
-    A record holds for the backend and the sandbox options with which its task was validated.
+    A record holds for the backend and the sandbox options with which its task was validated. A task that has one for
+    others comes with the first difference.
     """
     found: dict[str, dict[str, list[bool]]] = {}
-    unknown: dict[str, None] = {}
+    unknown: dict[str, str] = {}
     distinct_names(runs)  # raises if a run is given twice
     for run in runs:
         results = read_results(run)
@@ -160,12 +164,23 @@ def _count_attempts(
         env = without_secrets(results.info.config.get("env", {}))
         for task_id, resolved in results.outcomes.items():
             old = records.get(task_id)
-            facts = {name: getattr(old, name, None) for name in CONDITIONS}
-            if old is None or any(env.get(name, value) != value for name, value in facts.items() if value is not None):
-                unknown[task_id] = None
+            other = old and _find_difference(old, env)
+            if old is None or other:
+                unknown[task_id] = f"{run}: task {task_id} was {other}" if other else ""
             else:
                 found.setdefault(task_id, {}).setdefault(results.summary.player, []).extend(resolved)
-    return found, list(unknown)
+    return found, unknown
+
+
+def _find_difference(record: TaskRecord, env: JsonObject) -> str:
+    """Return in which condition a task was played otherwise than it was validated; empty if in none."""
+    for name in CONDITIONS:
+        validated = getattr(record, name, None)
+        if validated is not None and (played := env.get(name, validated)) != validated:
+            return (
+                f"validated with {name} {validated!r} and played with {played!r}: validate the tasks as they are played"
+            )
+    return ""
 
 
 def _rate(ends: Sequence[bool]) -> JsonObject:
@@ -184,17 +199,21 @@ class MeteredGroup(SandboxGroup):
 
     def drop(self, sandbox: Sandbox) -> Future[None]:
         """Close a sandbox as `SandboxGroup` does, after reading what its processes used."""
-        used = _read_cpu_seconds(sandbox)
-        self.used = None if used is None or self.used is None else self.used + used
+        if sandbox in self._sandboxes:  # not dropped before
+            used = _read_cpu_seconds(sandbox)
+            self.used = None if used is None or self.used is None else self.used + used
         return super().drop(sandbox)
 
 
 def _read_cpu_seconds(sandbox: Sandbox) -> float | None:
-    """Return the CPU time of a sandbox; None if it has no processes of its own, or does not answer."""
+    """Return the CPU time of the processes of a sandbox that have ended; None if it does not tell.
+
+    Its first process must be the parent of all others. That of a virtual machine belongs to the machine.
+    """
     try:
-        if sandbox.capabilities.isolation not in ("namespace", "container", "vm"):
+        if sandbox.capabilities.isolation not in ("namespace", "container"):
             return None
-        fields = sandbox.read_file("/proc/1/stat").rpartition(b")")[2].split()
+        fields = sandbox.read_file("/proc/1/stat", timeout=STAT_SECONDS).rpartition(b")")[2].split()
         return sum(map(int, fields[11:15])) / TICKS
     except (SandboxError, FileError, ValueError):
         return None

@@ -91,8 +91,8 @@ class TaskRecord(Frozen):
         digest: SHA-256 of the task, its oracle and its code, as `digest`. A changed task is validated again.
         date: Date that the caller gave.
         rates: Model or policy -> its pass rate at the task, as `rate_tasks` counted it.
-        cpu_seconds: CPU time of the validation: of its sandboxes and of the thread that judged. For a bug of
-            `make_mutants`, also of the tests that looked for it. None if the sandboxes do not tell.
+        cpu_seconds: CPU time of the validation: of the processes that ended in its sandboxes, and of the thread that
+            judged. For a bug of `make_mutants`, also of the tests that looked for it. None if sandboxes do not tell.
         bytes: Size of the task in a task file.
     """
 

@@ -49,11 +49,61 @@ from .training import (
     spent_in_all,
 )
 
+logger = logging.getLogger(__name__)
+
 PAGE = "index.html"
 """File name of the page of a run."""
 
 _STYLE = re.compile(r'<link rel="stylesheet" href="(.*?)">\n?')
 _SCRIPT = re.compile(r'<script src="(.*?)" defer></script>\n?')
+
+MOST_BARS = 60
+"""Maximum bars of a plot. With more updates, a bar is the mean of several."""
+
+SMOOTHED_FROM = 40
+"""Number of updates from which the page shows running means."""
+
+MOST_ROWS = 20_000
+"""Maximum episodes of a run that the page lists: those of its last updates."""
+
+_ON_THE_DRAWING = ("Held-out reward", "Reward in training", "Valid calls", "Log-probability difference", "Entropy")
+
+_MARKS = {"+": "add", "-": "del", "@": "hunk"}
+"""First character of a line of a diff -> class of its row."""
+
+
+class TrainingReport(NamedTuple):
+    """A summary of what was written.
+
+    Attributes:
+        runs: Number of training runs.
+        updates: Number of updates of all runs.
+        size: Size of the file in bytes.
+    """
+
+    runs: int
+    updates: int
+    size: int
+
+
+class Plot(NamedTuple):
+    """A plot of all runs.
+
+    Attributes:
+        title: Title.
+        about: Description.
+        points: Points of each run.
+        share: Whether the values are shown in percent.
+        from_zero: Whether the axis starts at 0.
+        dotted: Whether points are marked.
+    """
+
+    title: str
+    about: str
+    points: Sequence[Sequence[Point]]
+    share: bool = False
+    from_zero: bool = True
+    dotted: bool = False
 
 
 def static_text(name: str) -> str:
@@ -254,15 +304,12 @@ def _all_comparisons(indexes: Mapping[str, RunIndex], results: Mapping[str, RunR
 
 # --- audits -------------------------------------------------------------------------------------------------------
 
-_MARKS = {"+": "add", "-": "del", "@": "hunk"}
-"""First character of a line of a diff -> class of its row."""
-
 
 def write_audits(audits: Sequence[JsonObject], path: Path) -> int:
     """Write audits of tasks as one HTML file without scripts, in their order, with what escaped as diffs.
 
     Args:
-        audits: Fields of the audits: task_id, status, reason, findings, escaped, strength, killed and tried.
+        audits: The fields of `AuditRecord`, for each audit.
         path: The file.
 
     Returns:
@@ -278,29 +325,46 @@ def write_audits(audits: Sequence[JsonObject], path: Path) -> int:
 
 
 def _audit_row(audit: JsonObject) -> str:
-    name = html.escape(audit["task_id"])
+    name = _escape(audit["task_id"])
     kinds = Counter(one["kind"] for one in audit["findings"])
     said = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or audit["reason"] or "none"
     strength = "" if audit["strength"] is None else f"{audit['strength']:.2f} ({audit['killed']} of {audit['tried']})"
-    return f'<tr><td><a href="#{name}">{name}</a><td>{strength}<td>{html.escape(said)}\n'
+    return f'<tr><td><a href="#task-{name}">{name}</a><td>{strength}<td>{_escape(said)}\n'
 
 
 def _audit_section(audit: JsonObject) -> str:
-    name = html.escape(audit["task_id"])
-    found = "".join(f"<li><b>{html.escape(one['kind'])}</b>: {html.escape(one['what'])}\n" for one in audit["findings"])
+    name = _escape(audit["task_id"])
+    found = "".join(f"<li><b>{_escape(one['kind'])}</b>: {_escape(one['what'])}\n" for one in audit["findings"])
     escaped = "".join(
-        f"<details open><summary>{html.escape(one['kind'])} in {html.escape(one['path'])}</summary>"
+        f"<details open><summary>{_escape(one['kind'])} in {_escape(one['path'])}</summary>"
         f"<pre>{_color_diff(one['diff'])}</pre></details>\n"
         for one in audit["escaped"]
     )
-    said = f"<ul>{found}</ul>" if found else f"<p>{html.escape(audit['reason'] or 'No findings.')}</p>"
+    said = f"<ul>{found}</ul>" if found else f"<p>{_escape(audit['reason'] or 'No findings.')}</p>"
+    missing = "".join(f"<li>{_escape(line)}\n" for line in _find_missing(audit))
+    said += f"<p>Not checked:</p><ul>{missing}</ul>" if missing else ""
     title = f"<h3>{quantify(len(audit['escaped']), 'wrong solution')} that every required test accepts</h3>"
-    return f'<section id="{name}"><h2>{name}</h2>{said}{escaped and title + escaped}</section>\n'
+    return f'<section id="task-{name}"><h2>{name}</h2>{said}{escaped and title + escaped}</section>\n'
+
+
+def _find_missing(audit: JsonObject) -> Iterator[str]:
+    """Yield what an audit did not find out, each with the reason."""
+    for name, end in {**audit["conditions"], **audit["not_tried"]}.items():
+        if end not in ("same", "changed"):
+            yield f"{name}: {end}"
+    if audit["unjudged"]:
+        yield f"{quantify(audit['unjudged'], 'wrong solution')}: no test run judged it"
+
+
+def _escape(text: str) -> str:
+    """Return a text as HTML, with characters that no reader sees as escapes: some turn the direction of a line."""
+    shown = (c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return html.escape("".join(shown))
 
 
 def _color_diff(diff: str) -> str:
     lines = diff.rstrip("\n").split("\n")
-    return "\n".join(f'<span class="{_MARKS.get(line[:1], "")}">{html.escape(line)}</span>' for line in lines)
+    return "\n".join(f'<span class="{_MARKS.get(line[:1], "")}">{_escape(line)}</span>' for line in lines)
 
 
 # --- their content ----------------------------------------------------------------------------------------------
@@ -321,54 +385,6 @@ def _page(trajectory: Trajectory, *, with_verdicts: bool) -> JsonObject:
 def _pack(data: Json) -> str:
     """Return data as text that cannot end a script or a string: JSON, compressed, in base64."""
     return base64.b64encode(gzip.compress(json.dumps(data).encode(), compresslevel=6, mtime=0)).decode()
-
-
-logger = logging.getLogger(__name__)
-
-MOST_BARS = 60
-"""Maximum bars of a plot. With more updates, a bar is the mean of several."""
-
-SMOOTHED_FROM = 40
-"""Number of updates from which the page shows running means."""
-
-MOST_ROWS = 20_000
-"""Maximum episodes of a run that the page lists: those of its last updates."""
-
-_ON_THE_DRAWING = ("Held-out reward", "Reward in training", "Valid calls", "Log-probability difference", "Entropy")
-
-
-class TrainingReport(NamedTuple):
-    """A summary of what was written.
-
-    Attributes:
-        runs: Number of training runs.
-        updates: Number of updates of all runs.
-        size: Size of the file in bytes.
-    """
-
-    runs: int
-    updates: int
-    size: int
-
-
-class Plot(NamedTuple):
-    """A plot of all runs.
-
-    Attributes:
-        title: Title.
-        about: Description.
-        points: Points of each run.
-        share: Whether the values are shown in percent.
-        from_zero: Whether the axis starts at 0.
-        dotted: Whether points are marked.
-    """
-
-    title: str
-    about: str
-    points: Sequence[Sequence[Point]]
-    share: bool = False
-    from_zero: bool = True
-    dotted: bool = False
 
 
 def write_training_report(sources: Iterable[str | os.PathLike[str]], path: str | os.PathLike[str]) -> TrainingReport:

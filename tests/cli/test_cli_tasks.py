@@ -160,8 +160,15 @@ def test_each_commit_of_a_range_is_tried_once(cli, calc: Path, tmp_path: Path) -
     records = [json.loads(line) for line in (tmp_path / "own.records.jsonl").read_text().splitlines()]
     reasons = ["", "changes no Python code", "changes no tests", "no test fails before the change and passes after it"]
     assert all(reason in one["reason"] for one, reason in zip(records, reasons, strict=True))
-    assert "1 in all" in cli(*words).out
-    assert len((tmp_path / "own.records.jsonl").read_text().splitlines()) == len(records)
+    assert f"{records[1]['task_id']}: invalid: commit " in result.out
+    append_lines(tmp_path / "own.records.jsonl", json.dumps(records[0] | {"cpu_seconds": 2.0}))
+    told = cli(*words).out
+    assert "1 in all" in told
+    assert "own.records.jsonl, 1 of 4 tried are valid (" in told
+    assert "2 s of CPU time, 2.0 s a valid task, without 3 of which it is not known" in told.replace("\n", " ")
+    append_lines(tmp_path / "own.records.jsonl", json.dumps(records[0] | {"cpu_seconds": None}))
+    assert "CPU time" not in cli(*words).out
+    assert len((tmp_path / "own.records.jsonl").read_text().splitlines()) == len(records) + 2
     again = cli(*words[:-1], "HEAD~1..HEAD", "--tests", "true")  # its results cannot be read
     assert "1 is not decided: mend what the records say" in again.out.replace("\n", " ")
 
@@ -174,13 +181,15 @@ def test_each_commit_of_a_range_is_tried_once(cli, calc: Path, tmp_path: Path) -
             ["--from-git", ".", "--tests", "x", "--commit", "A..B", "--statement", "x.md"],
             "--statement is for one task",
         ),
-        (["--from-pypi", "a", "1", "all", "--statement", "x.md"], "--statement is for one task"),
+        (["--from-pypi", "a", "1", "ALL", "--statement", "x.md"], "--statement is for one task"),
+        (["--mutate", "a", "1", "2"], "a is a folder: pass the command that runs its tests"),
         (["--from-pypi", "a", "1", "2", "--workers", "3"], "--workers goes with --mutate"),
         (["--from-git", ".", "--tests", "python -m unittest", "--commit", "A..B"], "not a git repository"),
     ],
 )
 def test_ranges_that_cannot_be_tried_are_refused(cli, tmp_path: Path, words: list[str], message: str) -> None:
     (tmp_path / "x.md").touch()
+    (tmp_path / "a").mkdir()
     result = cli("tasks", "new", *words)
     assert result.status != 0
     assert message in result.err.replace("\n", " ")
@@ -285,6 +294,12 @@ def test_tasks_are_chosen_by_the_pass_rates_of_runs(cli, rated: list[object], tm
     )
     assert listed(cli("tasks", "list", *rated, "0.2:0.8")) == ["t1"]  # t2 was not graded, and t3 is invalid
     assert listed(cli("tasks", "list", *rated, "small=0.5:")) == ["t0", "t1"]
+
+    append_lines(tmp_path / "local.jsonl", TaskRecord(task_id="t0", status="valid", backend="local").model_dump_json())
+    config = {"policy": "llm", "env": {"backend": "docker"}}
+    write_run(tmp_path / "engine", trajectory("t0", 0, resolved=True), config=config)
+    refused = cli("tasks", "rate", "local.jsonl", "engine").err.replace("\n", " ")
+    assert "engine: task t0 was validated with backend 'local' and played with 'docker': validate" in refused
 
     before = (tmp_path / "r.jsonl").read_text()
     (first, *_) = json.loads(cli("tasks", "rate", "r.jsonl", "small", "--json").out)

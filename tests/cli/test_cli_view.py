@@ -1,5 +1,6 @@
 """`swe-gym view` and `swe-gym report`."""
 
+import json
 import re
 import shutil
 import signal
@@ -135,17 +136,33 @@ def test_report_of_audits_shows_the_worst_task_first_and_what_its_tests_accept(c
             killed=1,
             tried=2 if found else 1,
             escaped=(escaped,) if found else (),
+            conditions={"zone": "same", "clock": "not tried: \u202eno"} if found else {},
+            not_tried={"copy": "too few lines"} if found else {},
+            unjudged=2 if found else 0,
         )
-        append_lines(tmp_path / "audits.jsonl", audit.model_dump_json())
+        append_lines(tmp_path / "audits.jsonl", json.dumps(audit.model_dump(mode="json")))
     done = cli("report", "audits.jsonl")
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("audits.html: 2 audits, ")
     page = (tmp_path / "audits.html").read_text()
-    assert page.index('<a href="#bad">') < page.index('<a href="#good">')
+    assert page.index('<a href="#task-bad">') < page.index('<a href="#task-good">')
+    missing = "<li>clock: not tried: \\u202eno\n<li>copy: too few lines\n<li>2 wrong solutions: no test run judged it\n"
+    assert page.count("Not checked:") == page.count(f"<p>Not checked:</p><ul>{missing}</ul>") == 1
     assert "0.50 (1 of 2)<td>1 weak" in page
     assert "no test asks &lt;it&gt;" in page
     assert 'number in a&lt;b&gt;.py</summary><pre><span class="hunk">@@ -1 +1 @@</span>' in page
     assert '<span class="add">+x = 2 &lt; 3</span>' in page
     assert "<script" not in page
-    refused = cli("report", "audits.jsonl", "-o", "page.txt")
-    assert (refused.status, "the name must end with .html" in refused.err) == (2, True)
+    (tmp_path / "least.jsonl").write_text('{"task_id":"a","status":"audited"}\n')
+    (tmp_path / "blank.jsonl").write_text('\n{"task_id":"a","status":"audited"}\n')
+    assert cli("report", "least.jsonl").out.startswith("least.html: 1 audit, ")
+    for arguments, message in (
+        (["audits.jsonl", "-o", "page.txt"], "the name must end with .html"),
+        (["blank.jsonl"], "blank.jsonl, line 1 is not an audit"),
+        (["audits.jsonl", "least.jsonl"], "join the files, cat audits.jsonl least.jsonl > all.jsonl"),
+        (["audits.jsonl", TRAINING_RUNS], "is not a record of audits, and audits.jsonl is one"),
+        (["audits.jsonl", "--with-verdicts"], "--with-verdicts and --most-episodes need run folders"),
+        (["audits.jsonl", "--svg", "a.svg"], "--svg needs training runs, and audits.jsonl is not one"),
+    ):
+        refused = cli("report", *arguments)
+        assert (refused.status, message in refused.err) == (2, True), refused.err

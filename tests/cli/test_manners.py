@@ -48,7 +48,7 @@ COMMAND_MISTAKES: list[tuple[str, str]] = [
     ("bench rollout --workers 1,a", "write numbers separated by commas, for example 1,4,16"),
     ("doctor --backend-option namespace=x", "needs exactly one --backend"),
     ("tasks split parts --part train", "expected NAME=SHARE, such as train=0.9"),
-    ("tasks new", "pass --from-pypi PACKAGE OLD NEW, --mutate PACKAGE VERSION COUNT, or --from-git FOLDER and --tests"),
+    ("tasks new", "pass --from-pypi PACKAGE OLD NEW (or all), --mutate PACKAGE VERSION COUNT, or --from-git FOLDER"),
     # files
     ("tasks list nowhere.jsonl", "nowhere.jsonl"),
     ("validate nowhere.jsonl", "file not found"),

@@ -19,7 +19,11 @@ from swe_gym.curation.mutants import (
     LEVELS,
     MutantOptions,
     Project,
+    Trial,
     TrialOrder,
+    _find_lines,
+    _Trials,
+    _TrialWork,
     draw_bugs,
     find_places,
     make_mutants,
@@ -32,6 +36,7 @@ from swe_gym.curation.mutants import (
 )
 from swe_gym.curation.mutation import KINDS, Mutation, draw_mutations, find_mutations, mutate, spread_mutations
 from swe_gym.curation.new_task import BuildOptions
+from swe_gym.curation.validation import MeteredGroup
 from swe_gym.envs import SandboxGroup
 from swe_gym.errors import TaskError, UsageError
 from swe_gym.grading.counter import TextEdit
@@ -463,6 +468,30 @@ def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(pro
     source = FileSource(str(tmp_path / "tasks.jsonl"))
     assert [*make_tasks(project, options, map(source.get, source.ids()))] == tasks
     assert len(record.read_text().splitlines()) == lines  # nothing was tried again
+
+
+def test_costs_are_counted_once_and_not_known_if_a_sandbox_does_not_tell(project: Project) -> None:
+    with MeteredGroup(project.base, "local", {}) as group:
+        sandbox = group.open()
+        sandbox.exec("true")
+        group.drop(sandbox).result()
+        used = group.used
+        group.drop(sandbox)
+        assert group.used == used
+    order = TrialOrder((Trial("shop.py", SHOP, project.passing[:1]),), project.seconds, project.clock, 1)
+    job = _Trials(_TrialWork(project.base, order, "local"), 0, 1)
+    job._group.used = None
+    job.run()
+    assert [(one.error, one.cost) for one in job.outcome] == [("", None)]
+
+
+def test_lines_that_take_too_long_to_note_are_an_error(project: Project) -> None:
+    oracle = project.base.oracle.model_copy(update={"timeout": 0.01})
+    with (
+        SandboxGroup(project.base.model_copy(update={"oracle": oracle}), "local", {}) as group,
+        pytest.raises(TaskError, match="while each line that they run was noted"),
+    ):
+        _find_lines(group, project.passing)
 
 
 def test_the_command_keeps_what_is_finished_when_it_is_terminated_and_resumes(project: Project, tmp_path: Path) -> None:

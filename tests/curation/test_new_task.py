@@ -17,6 +17,7 @@ from swe_gym.curation.new_task import (
     build_commit_task,
     build_release_task,
     compare_runs,
+    find_release,
     make_commit_tasks,
     make_release_tasks,
     run_both,
@@ -204,8 +205,8 @@ def test_mistakes_about_releases_are_named() -> None:
         build_release_task("toolz", "1.1.0", "1.2.0")
 
 
-def add_release(root: Path, version: str, files: dict[str, str]) -> None:
-    """Add a source release to a local index of the project `calc`."""
+def add_release(root: Path, version: str, files: dict[str, str], more: str = "") -> None:
+    """Add a source release to a local index of the project `calc`, with more attributes of its link."""
     page, name = root / "simple" / "calc" / "index.html", f"calc-{version}.tar.gz"
     page.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(root / name, "w:gz") as archive:
@@ -215,7 +216,7 @@ def add_release(root: Path, version: str, files: dict[str, str]) -> None:
             archive.addfile(member, io.BytesIO(text.encode()))
     number = hashlib.sha256((root / name).read_bytes()).hexdigest()
     with page.open("a") as file:
-        file.write(f"<a href='../../{name}#sha256={number}'>{name}</a>\n")
+        file.write(f"<a href='../../{name}#sha256={number}' {more}>{name}</a>\n")
 
 
 def test_each_pair_of_neighbouring_releases_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +225,8 @@ def test_each_pair_of_neighbouring_releases_is_tried_once(tmp_path: Path, monkey
     add_release(tmp_path, "1.0", files)
     add_release(tmp_path, "1.1", files | {"tests/test_add.py": ADD_TEST})
     add_release(tmp_path, "1.2rc1", {"calc.py": ""})
-    add_release(tmp_path, "1.2", files | {"calc.py": "def add(a, b):\n    return a + b\n"})
+    add_release(tmp_path, "1.1.1", {"calc.py": ""}, "data-yanked='it is broken'")
+    add_release(tmp_path, "1.02", files | {"calc.py": "def add(a, b):\n    return a + b\n"})
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
     record, ends = tmp_path / "records.jsonl", list[TaskRecord]()
     for _ in range(2):
@@ -233,12 +235,14 @@ def test_each_pair_of_neighbouring_releases_is_tried_once(tmp_path: Path, monkey
         assert len(record.read_text().splitlines()) == 2
         assert [(one.task_id, one.status) for one in ends] == [
             ("pypi__calc-1.1", "invalid"),
-            ("pypi__calc-1.2", "invalid"),
+            ("pypi__calc-1.2", "invalid"),  # in the index as 1.02
         ]
         assert "differ only in their tests" in ends[0].reason
         assert "has no changelog" in ends[1].reason
     with pytest.raises(UsageError, match="Invalid version: 'old'"):
         make_release_tasks("calc", "old", str(record))
+    with pytest.raises(UsageError, match="Invalid version: 'HEAD'"):
+        find_release("calc", "HEAD")
 
 
 @pytest.fixture

@@ -181,6 +181,7 @@ def test_changes_of_all_releases_in_between_are_included(tmp_path: Path) -> None
     tree = tree_of(tmp_path, {"NEWS": "3.0\n- c\n\n2.0\n- b\n\n1.0\n- a\n"})
     assert releases.changes_between(tree, ["NEWS"], "1.0", "3.0") == "3.0\n- c\n\n2.0\n- b"
     assert releases.changes_between(tree, ["NEWS"], "0.9", "3.0") == "3.0\n- c"
+    assert releases.changes_between(tree, ["NEWS"], "0.9", "03.0.0") == "3.0\n- c"
 
 
 def test_without_a_changelog_there_are_no_changes(tmp_path: Path) -> None:
