@@ -310,9 +310,10 @@ def test_tokens_before_a_branch_have_the_advantages_of_all_episodes_that_go_thro
     assert share_with_roots(advantages[1:], make_batch(ends[1:]), rest).tolist() == found.tolist()[3:]
 
 
-def test_metrics_tell_what_states_and_branches_give() -> None:
+def test_metrics_tell_what_states_and_branches_give(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("torch")
-    from swe_gym.train.loop import count_shared_states, rollout_metrics
+    from swe_gym.train.config import make_config
+    from swe_gym.train.loop import Trainer, count_shared_states, rollout_metrics
 
     def walk(*signatures: str) -> Trajectory:
         one = episode("a", len(signatures))
@@ -325,7 +326,16 @@ def test_metrics_tell_what_states_and_branches_give() -> None:
     met, alone = [walk("x", "y", ""), walk("x", "", "")], [walk("x", "y", ""), walk("z", "", "")]
     played = PlayedBatch.of(zip(slots, met, strict=True), {"all": 1.0})
     assert count_shared_states(played) == {"frac_signed": 0.75, "frac_shared_states": 0.5}
-    assert count_shared_states(PlayedBatch.of(zip(slots, alone, strict=True), {}))["frac_shared_states"] == 0
+    lonely = count_shared_states(PlayedBatch.of(zip(slots, alone, strict=True), {}))
+    assert lonely["frac_shared_states"] == 0
+    trainer = Trainer.__new__(Trainer)
+    trainer.config = make_config(
+        {"model": {"path": "m"}, "env": {"held_out": {"first": 9}}, "algorithm": {"advantage": "rtmc"}}
+    )
+    trainer._warned = False
+    for metrics in (count_shared_states(played), lonely, lonely):
+        trainer._warn_of_lonely_states(metrics)
+    assert caplog.text.count("(75 % have a signature), so advantage 'rtmc' compares whole episodes") == 1
     assert count_shared_states(PlayedBatch.of([(slots[0], walk(""))], {})) == {}
     assert rollout_metrics(played)["branches"] == 1
     assert played.join(PlayedBatch.of([], {})).seconds == {"all": 1.0}
