@@ -54,12 +54,6 @@ SHOW = "{% for message in messages %}{{ message.content }}{% endfor %}"
 """A template for a tokenizer, which gets the tags of all templates."""
 
 
-MORE_TOOLS = [
-    {"type": "function", "function": {"name": "now", "description": "Tells the time."}},
-    {"type": "function", "function": {**PROBE["function"], "name": "find", "strict": True}},
-]
-
-
 class Case(NamedTuple):
     """A template, what renders and reads it here, and the names of vLLM's parsers.
 
@@ -193,23 +187,14 @@ def check_opening(client: httpx.Client, tokenizer: Any, case: Case, roles: tuple
     return f"n: {refused}"
 
 
-def _renders(case: Case, tools: list[Any]) -> bool:
-    """Return whether a template renders tools: some fail on those without parameters, on a server too."""
-    try:
-        return bool(case.renderer.render([{"role": "user", "content": "?"}], tools))
-    except Exception:  # noqa: BLE001  the template refuses them in its own words
-        return False
-
-
 def check_messages(client: httpx.Client, tokenizer: Any, case: Case, messages: list[Any]) -> str:
-    """Send messages, a call and its result; return what is wrong. One tool has no parameters, another is strict."""
+    """Send messages, a call and its result; return what is wrong."""
     model = Model(client, tokenizer, case, lambda _: ModelReply(tool_calls=[(PROBE_NAME, json.dumps(ARGUMENTS))]))
-    tools = [PROBE, *MORE_TOOLS] if _renders(case, MORE_TOOLS) else [PROBE]
-    reply = model.ask({"messages": messages, "tools": tools})
+    reply = model.ask({"messages": messages, "tools": [PROBE]})
     if not model.wrong:
         message = reply.json()["choices"][0]["message"]
         result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "A result."}
-        model.ask({"messages": [*messages, message, result], "tools": tools})
+        model.ask({"messages": [*messages, message, result], "tools": [PROBE]})
     return next(iter(model.wrong), "")
 
 

@@ -208,8 +208,7 @@ also needs the tool parser of the model.
 `python benchmarks/served_templates.py --templates FOLDER` tries these columns on a real vLLM with random weights. Each
 request brings its template, its parsers and the tokens to sample: a tool call as a model of the family writes it. The
 server takes the messages, its parsers read the call, and the prompts are those of token sampling, byte for byte. With
-vLLM 0.32, all 216 pairs of an agent and one of 18 templates of 12 families work. A tool without parameters and
-a strict one were added later, and tried with Qwen3 and Gemma 4: all 24 pairs work.
+vLLM 0.32, all 216 pairs of an agent and one of 18 templates of 12 families work.
 
 With `--agents codex,claude-code`, unmodified agents play on this server: both with Gemma 4, Kimi K3, Llama 3.1,
 DeepSeek V4, MiniMax M2, Nemotron 3, LFM2, Mistral, Seed-OSS, Qwen2.5, Qwen3-Coder and Qwen3.8, and over token ids with
