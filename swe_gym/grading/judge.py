@@ -260,8 +260,20 @@ class Judge:
         elif self.grader.counted:
             self.plan = self._plan(fresh, forks=ready.plan.runner is not None)
         self._play_planned(ready, fresh)
-        if not self.runs[-1].results.forked:
+        fresh.close()  # nothing that the work left there may slow the gold patch down
+        run = self.runs[-1]
+        if not run.results.forked:
             self._again(range(len(self.plan.groups)))
+            if self._may_earn() and self._forks_with_gold(run):
+                raise GradingError(f"task {self.task.task_id}: the reporter cannot run its tests with this work")
+
+    def _forks_with_gold(self, run: GradedRun) -> bool:
+        """Whether the reporter can run the tests with the gold patch: only gold selects a weaker proof."""
+        gold = self.task.oracle.gold_patch
+        if not gold:
+            return False
+        with self.stage.open_fresh() as fresh:
+            return self._run(self.stage.prepare(gold, fresh), fresh, run).results.forked
 
     def _play_planned(self, ready: Ready, fresh: Sandbox) -> None:
         """Run the tests as planned."""

@@ -29,7 +29,7 @@ RUNNER_LIBRARIES = frozenset(
 )
 """Modules that test runners import and that a product may bring itself."""
 
-INTERPRETER_HOOKS = frozenset({"sitecustomize", "usercustomize"})
+INTERPRETER_HOOKS = frozenset({"sitecustomize", "usercustomize", "apport_python_hook"})
 HARMLESS_SHADOWS = frozenset({"test", "this", "antigravity", "idlelib", "turtledemo"})
 SHADOWING = (RUNNER_MODULES | sys.stdlib_module_names) - HARMLESS_SHADOWS
 """Modules that a new top-level module of the same name replaces in the test process."""
@@ -40,6 +40,9 @@ SCRIPT = re.compile(
     re.MULTILINE,
 )
 """A Python script in a command. Its folder comes first on Python's path."""
+
+CHANGED_FOLDER = re.compile(r"\b(?:cd|pushd)[ \t]+(?:--[ \t]+)?([^\s;&|)]+)")
+"""A folder to which a shell goes."""
 
 
 class Protection:
@@ -55,7 +58,7 @@ class Protection:
         self._hidden = hidden_files(oracle)
         command = _test_command(oracle)
         named = set(_find_named_tests(oracle))
-        self._named = _words(command) | {path for path, whole in named if whole}
+        self._named = _named_files(task, command) | {path for path, whole in named if whole}
         self._modules = {path for path, whole in named if not whole}
         folders = {_folder(path) for path in self._hidden | self._named} | {_literal_part(glob) for glob in self._globs}
         self._beside_tests = folders
@@ -200,9 +203,9 @@ def _find_named_tests(oracle: Oracle) -> Iterator[tuple[str, bool]]:
 
 
 def _test_command(oracle: Oracle) -> str:
-    """The command that runs the tests; empty if a script does not tell it from its preparation."""
+    """The command that runs the tests: the last line of a script that does not tell it from its preparation."""
     plan = read_plan(oracle.evaluation, "{workdir}")
-    return plan.command if plan.prepare or oracle.test_cmd else ""
+    return plan.command if plan.prepare or oracle.test_cmd else plan.command.rpartition("\n")[2]
 
 
 def _folder(path: str) -> str:
@@ -223,6 +226,13 @@ def _words(command: str) -> set[str]:
     return {posixpath.normpath(path) for path in paths if path} - {".", "setup.py"}  # setup.py builds the product
 
 
+def _named_files(task: Task, command: str) -> set[str]:
+    """The files that a test command may name, from the workspace and from each folder that a shell enters."""
+    words = _words(command)
+    entered = {_inside(folder, task) for folder in CHANGED_FOLDER.findall(f"{task.oracle.eval_script}\n{command}")}
+    return words | {posixpath.normpath(posixpath.join(folder, word)) for folder in entered for word in words}
+
+
 def _python_path(task: Task, command: str) -> set[str]:
     """The folders of the workspace on PYTHONPATH."""
     values = [task.env.get("PYTHONPATH", ""), *re.findall(r"PYTHONPATH=[\"']?([^\s\"';&]+)", command)]
@@ -233,7 +243,7 @@ def _python_path(task: Task, command: str) -> set[str]:
 
 def _import_roots(task: Task, command: str) -> set[str]:
     """The folders that a test command puts on Python's path: its working, script and unittest top-level folders."""
-    found = {*re.findall(r"\bcd[ \t]+([^\s;&|]+)", command), *map(posixpath.dirname, SCRIPT.findall(command))}
+    found = {*CHANGED_FOLDER.findall(command), *map(posixpath.dirname, SCRIPT.findall(command))}
     runner = parse_command(command)
     if runner is not None and runner.module == "unittest":
         found.add(_find_discovered(runner.after))

@@ -47,8 +47,7 @@ def pytest_section(name: str, data: bytes | None) -> object:
     if name in ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini"):
         return text  # these count even if they are empty
     if not name.endswith(".toml"):
-        wanted = "tool:pytest" if name == "setup.cfg" else "pytest"
-        return re.findall(rf"(?ms)^\[{wanted}\]$.*?(?=^\[|\Z)", text) or None
+        return _ini_section("[tool:pytest]" if name == "setup.cfg" else "[pytest]", text) or None
     if len(text) > LONGEST_TOML or any(line.count(".") > MOST_DOTS for line in text.split("\n")):
         return text
     try:
@@ -56,6 +55,18 @@ def pytest_section(name: str, data: bytes | None) -> object:
     except (ValueError, RecursionError):  # invalid, or beyond Python's limits: too deep, too many digits
         return text
     return tool.get("pytest") if isinstance(tool, dict) else None
+
+
+def _ini_section(header: str, text: str) -> list[str]:
+    """The lines of a section as pytest finds them: its header may end in blanks and a comment, a line in any break."""
+    found, inside = [], False
+    for line in text.splitlines():
+        name = re.split("[#;]", line)[0].rstrip()
+        if name[:1] == "[" and name[-1:] == "]":
+            inside = name == header
+        if inside:
+            found.append(line.rstrip())
+    return found
 
 
 def changed_folder(patch: Patch, protection: Protection) -> str | None:

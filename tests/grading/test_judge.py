@@ -615,11 +615,14 @@ def test_parallel_runs_of_pytest_are_one_process() -> None:
 
 def test_seed_reproduces_the_changes() -> None:
     small = three("unittest")
-    for seed in (b"1", b"1", b"2"):
-        assert_resolved(small.judge(small.gold, seed=seed))
-    first, again, other = small.left
+    shows = "print(open('test_m.py').read())\n" + small.gold
+    verdicts = [small.judge(shows, seed=seed) for seed in (b"1", b"1", b"2")]
+    for verdict in verdicts:
+        assert_resolved(verdict)
+    first, again, other = (verdict.log.partition("\n...")[0] for verdict in verdicts)
+    assert "class T" in first
     assert first == again != other
-    assert THREE_UNITTEST not in small.left, "files hold a changed text"
+    assert not any(THREE_UNITTEST in verdict.log for verdict in verdicts), "files hold a changed text"
 
 
 @pytest.mark.slow

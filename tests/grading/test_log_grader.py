@@ -348,6 +348,14 @@ def test_work_that_keeps_the_tests_from_running_is_not_resolved(
     assert (verdict.resolved, verdict.reason) == (False, NOT_RUN)
 
 
+def test_work_that_removes_the_reporter_does_not_choose_its_proof(log_task: Task, open_box: OpenBox) -> None:
+    shell = "open(f'/proc/{os.getppid()}/cmdline').read()"
+    removes = f"import os, re\n\nos.remove(re.search('[^ ]+report_pytest.py', {shell})[0])\n"
+    task = with_oracle(log_task, eval_script=script(f"python setup.py build; {PYTEST}"))
+    verdict = verdict_on(task, open_box, {"setup.py": removes, "words/cases.py": GOLD})
+    assert (verdict.resolved, verdict.reason) == (False, NOT_RUN)
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -55,6 +55,7 @@ def deleted(path: str) -> FileChange:
         new("tox.ini"),
         new("deep/down/sitecustomize.py"),
         new("usercustomize/__init__.py"),
+        new("apport_python_hook.py"),
         new("a/b.pth"),
         new("pytest.py"),
         new("src/_pytest/__init__.py"),
@@ -134,6 +135,23 @@ def test_module_counts_unless_it_shadows_a_standard_one(
     protection = Protection(Task(task_id="t", problem_statement="p", oracle=oracle))
     kept, _ = protection.sift(Patch(changes=(new(path),), packages=packages))
     assert kept.paths == ((path,) if counts else ())
+
+
+@pytest.mark.parametrize(
+    ("path", "script", "counts"),
+    [
+        ("run.sh", "cd {workdir}\npip install -e .\nbash run.sh\n", False),
+        ("run.sh", "cd {workdir}\n./run.sh --fast | tee log.txt", False),
+        ("sub/run.sh", "cd {workdir}\n(cd sub && bash run.sh)", False),
+        ("sub/run.sh", "cd {workdir}/sub\npython -m build\nsh run.sh", False),
+        ("sub/run.sh", "cd {workdir}\nbash run.sh", True),
+        ("tool.py", "cd {workdir}\npython tool.py build\nbash run.sh", True),
+    ],
+)
+def test_the_last_line_of_a_script_without_marks_names_the_tests(path: str, script: str, counts: bool) -> None:
+    oracle = Oracle(eval_script=script, log_parser="pytest", fail_to_pass=("tests/test_a.py::test_a",))
+    kept, _ = Protection(Task(task_id="t", problem_statement="p", oracle=oracle)).sift(Patch(changes=(changed(path),)))
+    assert bool(kept.changes) is counts
 
 
 def test_a_file_that_looks_like_a_test_or_a_library_counts_where_the_product_names_it() -> None:

@@ -239,13 +239,19 @@ def draw_texts(
     room_alone = room - (max(1, count // TOLD_SHARE) if others else 0)
     if len(separate) > 1 and room_alone >= FEWEST_ALONE:
         drawn = _draw_alone(separate, softenings, rng, count, room_alone)
-        drawn = drawn._replace(texts=_with_told(drawn, others, rng, count) if others else drawn.texts)
+        if others:
+            softening = {edit for text in drawn.texts for edit in text.softening}
+            drawn = drawn._replace(texts=_with_told(drawn, others, rng, count, softening))
         return drawn._replace(common=tuple(_common(drawn, rows, source)))
     drawn = _draw_texts(rows or told, rng, count, max(count, room))
     drawn = drawn._replace(common=tuple(_common(drawn, rows or told, source)))
     if not rows:
         return drawn._replace(effective=1)
-    return drawn._replace(texts=_with_told(drawn, told, rng, count)) if told else drawn
+    if not told:
+        return drawn
+    lines = {line for line, _ in found if line not in known}
+    softening = set(map(softenings.__getitem__, lines)) if lines <= softenings.keys() else set()
+    return drawn._replace(texts=_with_told(drawn, told, rng, count, softening))
 
 
 def _common(drawn: Drawn, rows: Sequence[Sequence[Feature]], source: Source) -> Iterator[TextEdit]:
@@ -387,11 +393,14 @@ def _draw_alone(
     return Drawn(tuple(rng.sample(texts, len(texts))), rng.choice(covers) if covers else None, effective)
 
 
-def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, count: int) -> tuple[Text, ...]:
+def _with_told(
+    drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, count: int, softening: Collection[TextEdit]
+) -> tuple[Text, ...]:
     """Add texts that each change one more statement which wrong work passes.
 
     Wrong work recognises these texts. If all of them were like the original elsewhere, they would tell which text that
-    is. So each is like a text that is chosen by chance.
+    is. So each is like a text that is chosen by chance. There the others fail nothing if they can be softened:
+    else work that forces this statement alone is found only by those texts that are like the original by chance.
     """
     played = [Feature("", text.all_edits) for text in drawn.texts]
     found = [feature for feature in itertools.chain(*itertools.zip_longest(*told)) if feature]
@@ -411,10 +420,13 @@ def _with_told(drawn: Drawn, told: Sequence[Sequence[Feature]], rng: Random, cou
     if alone or len(bases) < drawn.effective:  # nobody recognises those either
         bases = [*every]
     added = []
-    for edit, kind in changed[:wanted]:
-        base = rng.choice(bases)
-        kinds = tuple(dict.fromkeys((*base.kinds, kind)))
-        added.append(base._replace(edits=(*base.edits, edit), kinds=kinds))
+    chosen = itertools.cycle(rng.sample(bases, len(bases)))
+    for (edit, kind), base in zip(changed[:wanted], chosen, strict=False):
+        if softening:
+            added.append(Text((edit,), (kind,), tuple(sorted(softening, key=attrgetter("start"))), base.all_edits))
+        else:
+            kinds = tuple(dict.fromkeys((*base.kinds, kind)))
+            added.append(base._replace(edits=(*base.edits, edit), kinds=kinds))
     return tuple(rng.sample([*drawn.texts, *added], len(drawn.texts) + len(added)))
 
 
