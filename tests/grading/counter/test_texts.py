@@ -347,6 +347,17 @@ def test_an_assertion_on_whose_end_others_may_depend_is_not_softened(body: str, 
     assert any(edit.start == start for row in group.rows for edit in row.softening[0]) is softened
 
 
+def test_a_statement_that_wrong_work_passes_is_changed_where_the_others_fail_nothing() -> None:
+    source = source_of("assert g(2) == 'red cup 2'\nassert f('green tea') == 'GREEN TEA!'")
+    function = source.function(("test",))
+    _, end = source.span(function.body[0])
+    for seed in range(10):
+        drawn = draw_texts(function, source, Random(seed), 8, passing=[function.body[0].lineno], room=24, alone=True)
+        told = [text for text in drawn.texts if any(edit.start < end for edit in text.edits)]
+        assert told
+        assert all(len(text.softening) == 1 for text in told)
+
+
 def test_nothing_is_softened_by_an_import_in_files_that_replace_imports() -> None:
     group = group_of("REPLACED = 'builtins.__import__'\n" + source_of(LATER[1:]).apply_edits(()).decode(), 1)
     assert not any(edits for row in group.rows for edits in row.softening)
