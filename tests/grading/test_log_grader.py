@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from swe_gym.errors import GradingError, MissingFile, TaskError
+from swe_gym.errors import GradingError, TaskError
 from swe_gym.grading import grade
 from swe_gym.grading.base import Ready
 from swe_gym.grading.evaluation import read_results
@@ -94,7 +94,7 @@ def test_printed_passes_do_not_count(log_task: Task, open_box: OpenBox, work: st
     assert verdict.judge == "reporter"
 
 
-SPY = "import glob\nopen('/tmp/spied', 'w').write(repr(glob.glob('/tmp/*/order.json')))\n"
+SPY = "import glob\nopen('/tmp/spied', 'w').write('spied %s' % glob.glob('/tmp/*/order.json'))\n"
 
 
 def test_printed_result_counts_only_if_the_runner_has_no_such_test(log_task: Task, open_box: OpenBox) -> None:
@@ -108,43 +108,43 @@ def test_printed_result_counts_only_if_the_runner_has_no_such_test(log_task: Tas
         assert verdict_on(task, open_box, printing(test)).resolved is counts
 
 
-def spied(task: Task, open_box: OpenBox) -> bytes | None:
-    """What code of the work found that the script runs while it makes ready; None where it did not run."""
+def spied(task: Task, open_box: OpenBox) -> str:
+    """The log with what code of the work found, if the script runs it while it makes ready."""
     early = "python -c 'import words.spy'\n"
-    task = with_oracle(task, eval_script=task.oracle.eval_script.replace("books=4\n", f"books=4\n{early}"))
+    script = task.oracle.eval_script.replace("books=4\n", f"books=4\n{early}")
+    task = with_oracle(task, eval_script=script.replace(PYTEST, f"cat /tmp/spied; {PYTEST}"))
     with open_box(task) as box, open_box(task) as fresh:
         box.write_file("words/spy.py", SPY.encode())
-        assert not grade(task, take_patch(box, fresh), fresh, lambda: open_box(task)).resolved
-        try:
-            return fresh.read_file("/tmp/spied")
-        except MissingFile:
-            return None
+        verdict = grade(task, take_patch(box, fresh), fresh, lambda: open_box(task))
+    assert not verdict.resolved
+    return verdict.log
 
 
 def test_code_of_the_work_does_not_run_before_the_tests(log_task: Task, open_box: OpenBox) -> None:
-    assert spied(log_task, open_box) is None
+    assert "spied [" not in spied(log_task, open_box)
 
 
 @pytest.mark.slow
 def test_build_of_the_work_finds_no_key(log_task: Task, open_box: OpenBox) -> None:
     """A solution that changes how the product is built is built before it is tested."""
     build = f"{log_task.oracle.gold_patch}diff --git a/setup.cfg b/setup.cfg\nold mode 100644\nnew mode 100755\n"
-    assert spied(with_oracle(log_task, gold_patch=build), open_box) == b"[]"
+    assert "spied []" in spied(with_oracle(log_task, gold_patch=build), open_box)
 
 
 @pytest.mark.slow
 def test_pip_gives_up_at_once_without_a_network_and_the_tests_do_not_know(log_task: Task, open_box: OpenBox) -> None:
-    script = log_task.oracle.eval_script.replace("books=4\n", "books=4\necho $PIP_RETRIES > /tmp/before\n")
-    script = script.replace("python -m pytest", "env > /tmp/after; python -m pytest")
+    script = log_task.oracle.eval_script.replace("books=4\n", "books=4\necho before $PIP_RETRIES > /tmp/before\n")
+    script = script.replace("python -m pytest", "cat /tmp/before; env; python -m pytest")
     with open_box(log_task) as fresh:
-        grade(with_oracle(log_task, eval_script=script), Patch(), fresh, lambda: open_box(log_task))
-        assert fresh.read_file("/tmp/before") == b"0\n"
-        assert b"PIP_RETRIES" not in fresh.read_file("/tmp/after")
+        log = grade(with_oracle(log_task, eval_script=script), Patch(), fresh, lambda: open_box(log_task)).log
+    assert "before 0\n" in log
+    assert "PATH=" in log
+    assert "PIP_RETRIES" not in log
 
 
 def test_work_goes_in_first_if_a_copy_is_installed(log_task: Task, open_box: OpenBox) -> None:
     copy = log_task.oracle.eval_script.replace("books=4\n", "books=4\n: python setup.py install\n")
-    assert spied(with_oracle(log_task, eval_script=copy), open_box) == b"[]"
+    assert "spied []" in spied(with_oracle(log_task, eval_script=copy), open_box)
 
 
 @pytest.mark.parametrize(
