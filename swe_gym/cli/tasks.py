@@ -342,7 +342,7 @@ def new(
     from_pypi: Annotated[
         tuple[str, str, str] | None,
         typer.Option(
-            metavar="PACKAGE OLD NEW|all",
+            metavar="PACKAGE OLD NEW",
             help="Three values: package and two of its releases on the package index. With all in place of NEW, each "
             "pair of neighbours from OLD on.",
         ),

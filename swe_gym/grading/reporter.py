@@ -28,12 +28,15 @@ TWIN_SHARE, TWIN_LIMITS = 0.1, (1.0, 10.0)
 
 STARTER = """\
 \""":"
-swe_gym_real() {{ {{ CDPATH= cd -- "$1" || CDPATH= cd -- "$(dirname -- "$1")"; }} >&- 2>&- && pwd -P; }}
+swe_gym_real() {{
+    case "$1" in /*) ;; *) set -- "./$1" ;; esac
+    CDPATH= cd -- "$1" >&- 2>&- && pwd -P
+}}
 swe_gym_hold() {{
     work=$(swe_gym_real {workdir}) path= rest="$1:"
     while [ -n "$rest" ]; do
         folder="${{rest%%:*}}" rest="${{rest#*:}}"
-        case "$(swe_gym_real "${{folder:-.}}")/" in "$work"/*) folder="${{0%/*}}/held/$folder" ;; esac
+        case "$(swe_gym_real "${{folder:-.}}")/" in / | "$work"/*) folder="${{0%/*}}/held/$folder" ;; esac
         path="$path:$folder"
     done
     printf %s "${{path#:}}"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from swe_gym import guests
 from swe_gym.grading.plan import parse_command
 from swe_gym.grading.reporter import START, STARTER
-from swe_gym.guests import import_path
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,7 @@ print(json.dumps([early, path, os.environ.get("PYTHONPATH"), "A-B" in os.environ
         ("PYTHONPATH=$PWD/src:/usr/lib: python -m pytest", ["src", "."], "{}/src:/usr/lib:", []),
         ("PYTHONPATH=lib env PYTHONPATH=src python -m pytest PYTHONPATH=a", ["src"], "src", ["PYTHONPATH=a"]),
         ("PYTHONPATH=src env -u PYTHONPATH python -m pytest", [], None, []),
+        ("PYTHONPATH=gone:-:x.zip/sub python -m pytest", ["gone", "-", "x.zip/sub"], "gone:-:x.zip/sub", []),
         ("cd src; CDPATH=.. PYTHONPATH=lib:. python -E -m pytest", [], "lib:.", []),
     ],
 )
@@ -140,7 +141,7 @@ def test_python_starts_without_folders_of_the_workspace_and_gets_them_back(
     work, script = tmp_path / "w x", tmp_path / "r" / "r.py"
     for folder in (work / "src", work / "lib", script.parent):
         folder.mkdir(parents=True)
-    source = Path(import_path.__file__).read_text("utf-8")
+    source = (Path(guests.__file__).parent / "import_path.py").read_text("utf-8")  # not imported: it changes `sys.path`
     start_path, tell = source.split("START_PATH = ")[0], TELL.replace("WORKDIR", repr(str(work)))
     script.write_text(STARTER.format(workdir=shlex.quote(str(work))) + start_path + tell)
     parsed = parse_command(command)

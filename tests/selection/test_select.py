@@ -344,8 +344,8 @@ def test_tests_and_a_judge_choose_by_the_command_line(
     found = json.loads((run / "selection.json").read_text())
     results = {result["selector"]: result for result in found["results"]}
     assert list(results) == ["votes", "tests", "judge", "hybrid"]
-    # Of the others' suites, right work passes the right ones, wrong work the wrong one; one breaks a test.
-    assert results["tests"]["choices"]["calc"]["scores"] == pytest.approx([0.75, 0.75, 0.25, 0.5, 1.0])
+    # Of the others' suites, right work passes the right ones, wrong work the wrong one; one breaks a test, one is none.
+    assert results["tests"]["choices"]["calc"]["scores"] == pytest.approx([0.75, 0.75, 0.25, 0.0, 1.0])
     assert results["judge"]["choices"]["calc"]["scores"] == [0.2, 0.9, 0.2, 0.0, 0.9]
     assert results["hybrid"]["choices"]["calc"]["best"] == [4]
     assert results["votes"]["choices"]["calc"]["best"] == [1, 4]

@@ -38,7 +38,7 @@ class Pages:
         self.asked: list[str] = []
         self._tab = tab
         self._listeners: dict[Any, Any] = {
-            "console": lambda message: self.complaints.append(message.text),
+            "console": self._note,
             "pageerror": lambda error: self.complaints.append(str(error)),
             "request": lambda request: self.asked.append(request.url),
         }
@@ -58,6 +58,10 @@ class Pages:
         except Exception as error:
             raise AssertionError(f"nothing is shown; {self.asked=} {self.complaints=} {page.content()}") from error
         return page
+
+    def _note(self, message: Any) -> None:
+        if "ERR_NETWORK_CHANGED" not in message.text:  # containers of other tests start and end
+            self.complaints.append(message.text)
 
     def close(self) -> None:
         """Leave the page, so that nothing of it reaches the next test."""
