@@ -260,7 +260,6 @@ class Judge:
         elif self.grader.counted:
             self.plan = self._plan(fresh, forks=ready.plan.runner is not None)
         self._play_planned(ready, fresh)
-        fresh.close()  # nothing that the work left there may slow the gold patch down
         run = self.runs[-1]
         if not run.results.forked:
             self._again(range(len(self.plan.groups)))

@@ -477,8 +477,11 @@ def test_audits_of_a_record_are_printed_and_unstable_tests_are_left_out(cli, tmp
     lines = done.out.splitlines()
     assert lines[-1].endswith(f"they cannot do without their unstable tests: {tasks[1].task_id}")
     assert lines[-2:-1] == ["2 tasks in repaired.jsonl"]
-    assert lines[-3] == "3 audited, 1 without findings"
-    assert lines[-4:-6:-1] == [
+    assert lines[-4:-2] == [
+        "3 audited, 1 without findings",
+        "Read it as a page: swe-gym report audits.jsonl",
+    ]
+    assert lines[-5:-7:-1] == [
         f"{task.task_id}: unstable: {tests[0]}: clock"
         for task, tests in zip(tasks[1::-1], unstable[1::-1], strict=True)
     ]

@@ -82,7 +82,6 @@ class Small:
 
     @contextmanager
     def open(self) -> Iterator[Sandbox]:
-        assert all(box.closed for box in self.opened), "work still runs where gold confirms an alarm"
         task = self.task
         spec = SandboxSpec(workspace=task.workspace, env=task.env, options={"python_prefix": sys.prefix})
         with open_sandbox(spec) as sandbox:
