@@ -43,7 +43,7 @@ def test_200_documents_are_valid_and_equal_after_harbor_wrote_them() -> None:
     seen = {"documents": 0, "subagents": 0, "tokens": 0}
     check_any_trajectory(seen)
     assert seen["documents"] == 200
-    assert min(seen.values()) > 0, seen  # how many depends on the seed
+    assert min(seen.values()) >= 10, seen  # Hypothesis also draws from constants of imported modules
 
 
 def test_a_file_passes_harbors_validator(tmp_path: Path) -> None:
