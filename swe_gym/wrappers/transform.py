@@ -65,8 +65,7 @@ class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArg
     """Names the state of an episode after each step, so that equal states are found: within it, and among episodes.
 
     `info["signature"]` (str, 32 hexadecimal digits) is a digest of the files that were written since the task's start
-    and of the set of different observations so far.
-    `/dev` and `/etc` do not count. Files alone would not tell who has read the bug from who has not.
+    and of the set of different observations so far. Files alone would not tell who has read the bug from who has not.
     `info["same_as"]` (int) is the first turn of the episode with the same signature, or -1: a step that changed
     nothing and showed nothing new is a loop. At the end of an episode they are "" and -1.
 
@@ -146,15 +145,6 @@ class StateSignature(gymnasium.Wrapper[str, str, str, str], RecordConstructorArg
         return {**info, "signature": signature, "same_as": first if first != info["turn"] else -1}
 
 
-SET_UP = frozenset(" bin boot dev etc home lib lib64 media mnt opt proc root run sbin srv sys tmp usr var".split(" "))
-"""Folders that the start of a sandbox may fill. The empty name is that of the root."""
-
-
-def _is_set_up(path: str, kind: str) -> bool:
-    """Whether the start of a sandbox may write it: a start that is quick enough leaves it among what was written."""
-    return path.startswith(("dev/", "etc/")) or (kind != "file" and path in SET_UP)
-
-
 def describe_files(snapshot: Snapshot) -> list[list[Any]]:
     """Return path, kind, mode and content of everything that was written, as JSON data. Contents are digests."""
     found: list[list[Any]] = []
@@ -164,7 +154,7 @@ def describe_files(snapshot: Snapshot) -> list[list[Any]]:
         content = hashlib.sha256(snapshot.data[start:end]).hexdigest() if kind == "file" else own
         if kind == "folder":
             content = sorted(name for name in own if not _is_cache(name))
-        if not any(map(_is_cache, path.split("/"))) and not _is_set_up(path, kind):
+        if not any(map(_is_cache, path.split("/"))):
             found.append([path, kind, mode, content])
         start = end
     return sorted(found)

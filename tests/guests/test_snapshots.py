@@ -6,7 +6,6 @@ import shutil
 import socket
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swe_gym.guests.runner.snapshots import COARSE_CLOCK, Snapshots, date_of_change
+from swe_gym.guests.runner.snapshots import Snapshots, date_of_change
 
 NAMES = st.sampled_from(["a", "b", "c", "odd\nname", "\udcff", "x y", "é"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
@@ -94,10 +93,6 @@ def carry_out(steps: Generator[None, None, Any]) -> Any:
 
 
 def mark(root: str) -> Snapshots:
-    """Mark the start once the clock of file systems has moved, so that nothing is dated after it."""
-    now = time.time()
-    while time.clock_gettime(COARSE_CLOCK) <= now:  # it is late by some milliseconds
-        pass
     snapshots = Snapshots()
     carry_out(snapshots.mark({"path": root, "age": -1.0, "identified": False, "timeout": 9.0}, b""))
     return snapshots

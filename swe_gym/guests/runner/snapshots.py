@@ -1,9 +1,9 @@
 """Snapshots: what was written since the start, in every folder that may be written, and the way back.
 
 The start is a moment, `mark`. The kernel dates each change of a file (ctime), and nobody in a sandbox can set a date.
-So a file with an older date is as it was at the start, unless a folder above it was moved. `mark` keeps the inodes of
-folders that can be moved; a folder at another place, or one that it does not know, is taken whole. A folder that has
-changed is listed: what is not in the list was deleted.
+`mark` waits for a date that no file has yet. So a file with an older date is as it was at the start, unless a folder
+above it was moved. `mark` keeps the inodes of folders that can be moved; a folder at another place, or one that it does
+not know, is taken whole. A folder that has changed is listed: what is not in the list was deleted.
 
 Lower layers of an overlay were there before the sandbox. A folder that is only there is older than the sandbox, and
 nothing below it was written, so it is not searched. If such folders can be moved, the host may know their inodes, and
@@ -91,7 +91,7 @@ class Snapshots:
     def mark(self, request: "MarkRequest", _: bytes) -> "Steps[Nothing]":
         self.kept.clear()
         self.since = None
-        since = int(time.clock_gettime(COARSE_CLOCK) * 1e9) - 1000  # a float is not exact
+        since = wait_for_tick()
         self.drift = time.time() - time.monotonic()
         self.identified = request["identified"]
         old = request["age"]
@@ -177,6 +177,21 @@ class Snapshots:
                 yield
                 put_status(os.path.join(root, name) if name else root, entry)
         return {}, b""
+
+
+def wait_for_tick() -> int:
+    """Wait until a change gets a later date than every change so far, and return that date in ns.
+
+    Dates change with the clock's tick, every 1 to 10 ms. Without the wait, what the sandbox's own start wrote in the
+    same tick would have the date of what is written afterwards.
+    """
+    now, tick = time.time(), time.clock_getres(COARSE_CLOCK)
+    for _ in range(100):  # one or two, unless the clock is set back meanwhile
+        date = time.clock_gettime(COARSE_CLOCK)
+        if date > now:
+            break
+        time.sleep(max(1e-4, min(tick, date + tick - time.time())))
+    return int(date * 1e9) - 1000  # a float is not exact
 
 
 def date_of_change(folder: str, now: int) -> int:
