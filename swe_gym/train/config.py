@@ -178,6 +178,8 @@ class AlgorithmConfig(Frozen):
             `StateSignature` names. "tree_grpo" needs collect.branches.
         prompts_per_step: Number of tasks per update.
         group_size: Episodes per task.
+        tokens_per_step: Sampled tokens per update. An update plays prompts_per_step tasks, and further ones until its
+            episodes have so many tokens; those of groups that zero_variance_groups drops do not count. 0 disables it.
         curriculum: "shuffled", or "thompson": prefer tasks that the policy seems to solve half of the time, by Thompson
             sampling over what it solved before (MoPPS, arXiv 2507.04632).
         pass_rates: Validation record whose pass rates (`swe-gym tasks rate`) "thompson" starts from: FILE, or
@@ -206,7 +208,8 @@ class AlgorithmConfig(Frozen):
         whiten: Whiten the advantages of "gae" over the batch.
         zero_variance_groups: What to do with groups whose rewards are all equal: "keep" them, "drop" them, or "refill":
             drop them and play other tasks in their place (DAPO's dynamic sampling, arXiv 2503.14476).
-        max_refills: How many times an update may play further groups for "refill".
+        max_refills: How many times an update may play further groups, for "refill" and tokens_per_step. It has at most
+            (1 + max_refills) * prompts_per_step groups.
         cut_episodes: "keep", or "mask" the tokens of episodes that a limit ended (turns, time, context): whether they
             would have been resolved is not known. Their rewards stay in the group's baseline (DeepSWE's compact
             filtering).
@@ -218,6 +221,7 @@ class AlgorithmConfig(Frozen):
     advantage: Literal["rloo", "grpo", "dr_grpo", "reinforce++", "gigpo", "rtmc", "tree_grpo", "gae"] = "rloo"
     prompts_per_step: int = Field(default=16, ge=1)
     group_size: int = Field(default=4, ge=1)
+    tokens_per_step: int = Field(default=0, ge=0)
     curriculum: Literal["shuffled", "thompson"] = "shuffled"
     pass_rates: str = ""
     loss: Literal["ppo", "gspo", "cispo"] = "ppo"

@@ -86,6 +86,28 @@ def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, stat
     return {**metrics, **learner.learn(batch, old, targets, state.shuffle)}
 
 
+def count_missing(played: PlayedBatch, algorithm: AlgorithmConfig) -> int:
+    """Return how many further groups an update should play, by what it has played.
+
+    For `tokens_per_step` these are as many as bring the missing tokens if they have as many as the mean group.
+    """
+    first, refills = algorithm.prompts_per_step, algorithm.zero_variance_groups == "refill"
+    groups = sum(group >= 0 for group in played.all_groups)  # groups that start at a prefix have negative numbers
+    drops = algorithm.zero_variance_groups != "keep" and algorithm.advantage != "gae"
+    counted = played.keep(_find_varied(played).tolist()) if drops else played
+    missing = first - (len(set(counted.groups)) if refills else groups)
+    if algorithm.tokens_per_step and groups:
+        tokens = count_sampled(counted, algorithm)
+        lacking = max(0, algorithm.tokens_per_step - tokens)
+        missing = max(missing, math.ceil(lacking * groups / tokens) if tokens else first)
+    return max(0, min(missing, (1 + algorithm.max_refills) * first - groups))
+
+
+def count_sampled(played: PlayedBatch, algorithm: AlgorithmConfig) -> int:
+    """Return the number of sampled tokens, without those of episodes that are masked."""
+    return sum(sum(one.loss_mask) for segments in _trained_segments(played, algorithm) for one in segments)
+
+
 def rollout_metrics(played: PlayedBatch) -> JsonObject:
     """Return the metrics of the episodes themselves. Those that start at a prefix are counted apart."""
     started = [one for one in played.trajectories if not one.parent]
@@ -168,11 +190,10 @@ def _same_weights(batch: Batch, old: OldLogprobs, update: int) -> float:
 def _staleness(batch: Batch, played: PlayedBatch, algorithm: AlgorithmConfig, update: int) -> JsonObject:
     """Return the age of the trained tokens in updates, and the share of tokens that were too old."""
     age = (update - batch.versions).float()
-    sampled = sum(sum(one.loss_mask) for segments in _trained_segments(played, algorithm) for one in segments)
     return {
         "staleness_mean": float(age.mean()),
         "staleness_max": int(age.max()),
-        "frac_stale_tokens": 1 - batch.tokens / sampled,
+        "frac_stale_tokens": 1 - batch.tokens / count_sampled(played, algorithm),
     }
 
 
@@ -307,7 +328,8 @@ class Trainer:
         self._generator: SyncedSampler | None = None
         self._ahead: AsyncCollector | None = None
         self._warned = False
-        self._repeated: dict[int, list[int]] = {}  # update -> its groups, for updates after the checkpoint
+        self._taken: list[int] = []  # groups of the update, in the order in which they were taken
+        self._repeated: dict[int, list[int]] = {}  # update -> these, for updates after the checkpoint
 
     def _load_model(self) -> None:
         config = self.config
@@ -442,7 +464,7 @@ class Trainer:
         metrics["rollout_idle_frac"] = max(0.0, 1 - (generator.busy_seconds() - busy) / whole)
         metrics["train_idle_frac"] = waited / whole
         if self._ahead is not None:
-            metrics["groups"] = sorted(played.all_groups)
+            metrics["groups"] = self._taken
         metrics["seconds"] = {
             **played.seconds,
             **learning,
@@ -470,14 +492,7 @@ class Trainer:
         Raises:
             TrainingStopped: Too many of them were lost.
         """
-        algorithm = self.config.algorithm
-        groups, size = algorithm.prompts_per_step, algorithm.group_size
-        if self._ahead is None:
-            played = self._play(train, groups, size)
-        else:
-            missing = groups * (algorithm.max_staleness + 1) - self._ahead.groups
-            self._ahead.add(self.state.draw(train.task_ids, missing, size))
-            played = self._ahead.take(groups, self._repeated.pop(self.state.update + 1, ()))
+        played = self._play(train) if self._ahead is None else self._take(train, self._ahead)
         count = sum(not one.parent for one in played.trajectories) + len(played.lost)
         if len(played.lost) > self.config.run.max_failed * count:
             raise TrainingStopped(
@@ -487,22 +502,39 @@ class Trainer:
             )
         return played
 
-    def _play(self, train: Collector, groups: int, size: int) -> PlayedBatch:
-        """Play groups, and others in place of those without a gradient if `zero_variance_groups` says so."""
+    def _take(self, train: Collector, ahead: AsyncCollector) -> PlayedBatch:
+        """Take groups that are complete; first those of an update, then one at a time until it has its tokens.
+
+        An update that is repeated takes the same ones.
+        """
         algorithm, played = self.config.algorithm, PlayedBatch.of([], {})
-        refills = algorithm.max_refills if algorithm.zero_variance_groups == "refill" else 0
-        for _ in range(1 + refills):
-            missing = groups - len({played.groups[index] for index in _find_varied(played).nonzero()[:, 0].tolist()})
-            if missing <= 0:
+        before = self._repeated.pop(self.state.update + 1, [])
+        self._taken = []
+        while left := len(before) - len(self._taken) if before else count_missing(played, algorithm):
+            waiting = (1 + algorithm.max_staleness) * algorithm.prompts_per_step - ahead.groups
+            ahead.add(self.state.draw(train.task_ids, waiting, algorithm.group_size))
+            count = 1 if self._taken else min(left, algorithm.prompts_per_step)
+            more = ahead.take(count, before[len(self._taken) :][:count])
+            self._taken += sorted(more.all_groups)
+            played = played.join(more)
+        return played
+
+    def _play(self, train: Collector) -> PlayedBatch:
+        """Play groups, and further ones if `zero_variance_groups` or `tokens_per_step` says so."""
+        algorithm, played = self.config.algorithm, PlayedBatch.of([], {})
+        refills = algorithm.zero_variance_groups == "refill" or algorithm.tokens_per_step
+        for _ in range(1 + algorithm.max_refills if refills else 1):
+            missing = count_missing(played, algorithm)
+            if not missing:
                 break
-            drawn = self.state.draw(train.task_ids, missing, size, algorithm.curriculum)
+            drawn = self.state.draw(train.task_ids, missing, algorithm.group_size, algorithm.curriculum)
             unused = 1 + max((tree for tree, _ in played.trees), default=-1)
             slots = [slot._replace(tree=tree) for tree, slot in enumerate(drawn, unused)]
             more = train.play(slots, temperature=self.config.generation.temperature)
             self.state.rates.add(more.trajectories)
             played = played.join(more)
             if self.config.collect.prefixes:
-                played = played.join(self._play_prefixes(train, more, size))
+                played = played.join(self._play_prefixes(train, more, algorithm.group_size))
             if self.config.collect.branches:
                 played = played.join(self._play_branches(train, more))
         return played

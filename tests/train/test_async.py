@@ -26,7 +26,13 @@ ASYNC: dict[str, dict[str, Any]] = {
     "generation": SCRIPTED,
     "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
     "run": {"updates": 6, "checkpoint_every": 2, "keep": 9},
-    "algorithm": {"prompts_per_step": 2, "group_size": 2, "async_rollout": True, "max_staleness": 4},
+    "algorithm": {
+        "prompts_per_step": 2,
+        "group_size": 2,
+        "tokens_per_step": 150,
+        "async_rollout": True,
+        "max_staleness": 4,
+    },
 }
 
 
@@ -36,7 +42,9 @@ def test_a_killed_run_repeats_its_updates(model_folder: str, tmp_path: Path) -> 
     lines = read_log(tmp_path / "whole" / "log.jsonl")
     updates = [line for line in lines if line["event"] == "update"]
     trained = [group for line in updates for group in line["groups"]]
-    assert len(trained) == len(set(trained)) == 12  # each group once
+    assert len(trained) == len(set(trained)) == sum(line["episodes"] for line in updates) / 2  # each group once
+    assert all(line["tokens_per_episode"] * line["episodes"] >= 150 for line in updates)
+    assert all(2 < len(line["groups"]) < 8 for line in updates)
     assert all(0 <= line[f"{name}_idle_frac"] <= 1 for line in updates for name in ("rollout", "train"))
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")  # as after a SIGKILL: the log is ahead of the checkpoint
     for checkpoint in ("00000004", "00000006"):
@@ -46,7 +54,7 @@ def test_a_killed_run_repeats_its_updates(model_folder: str, tmp_path: Path) -> 
     assert torch.equal(weights(whole), weights(resumed))
     assert numbers(tmp_path / "whole") == numbers(tmp_path / "cut")
     (event,) = (line for line in read_log(tmp_path / "cut" / "log.jsonl") if line["event"] == "resume")
-    assert event["restarted"] + event["finished"] == 2 * 2 * 4  # max_staleness times the batch
+    assert event["restarted"] + event["finished"] == 2 * (2 * 5 - 1)  # the last group is not replaced yet
 
 
 class Weights:

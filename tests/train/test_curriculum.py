@@ -1,5 +1,9 @@
-"""Thompson sampling draws the tasks that a policy solves half of the time, and draws none twice in a pass."""
+"""Which tasks an update plays, and how many.
 
+Thompson sampling draws those that a policy solves half of the time, and draws none twice in a pass.
+"""
+
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +18,10 @@ from test_batch import EPISODES
 from swe_gym.errors import UsageError
 from swe_gym.tasks.record import TaskRate, TaskRecord
 from swe_gym.train.checkpoint import CANDIDATES, PassRates, RunState
-from swe_gym.train.collect import TrainSlot
-from swe_gym.train.config import make_config
+from swe_gym.train.collect import PlayedBatch, TrainSlot
+from swe_gym.train.config import AlgorithmConfig, make_config
+from swe_gym.train.loop import count_missing, count_sampled
+from swe_gym.train.model import all_sampled
 from swe_gym.trajectories import Trajectory
 
 
@@ -112,3 +118,60 @@ def test_it_needs_the_rewards_of_the_last_update() -> None:
     algorithm = {"curriculum": "thompson", "async_rollout": True}
     with pytest.raises(UsageError, match="curriculum 'shuffled'"):
         make_config({"model": {"path": "m"}, "run": {"evaluate_every": 0}, "algorithm": algorithm})
+
+
+def group(number: int, tokens: int, *rewards: float) -> PlayedBatch:
+    """A group of two episodes with so many sampled tokens together."""
+    ends = [
+        (
+            TrainSlot("a", number, 0),
+            EPISODES[0].model_copy(update={"segments": (all_sampled([1] * (1 + share)),), "reward": reward}),
+        )
+        for share, reward in zip((tokens // 2, tokens - tokens // 2), rewards or (0.0, 1.0), strict=True)
+    ]
+    return PlayedBatch.of(ends, {})
+
+
+def play(sizes: list[int], algorithm: AlgorithmConfig, at_once: bool, *rewards: float) -> tuple[int, list[int]]:
+    """Play groups of so many tokens until an update has enough. Return its tokens and the groups of each round."""
+    batch, rounds = PlayedBatch.of([], {}), []
+    while missing := count_missing(batch, algorithm):
+        rounds.append(missing if at_once or not rounds else 1)
+        for number in range(sum(rounds) - rounds[-1], sum(rounds)):
+            batch = batch.join(group(number, sizes[number], *rewards))
+    return count_sampled(batch, algorithm), rounds
+
+
+def test_an_update_has_its_tokens() -> None:
+    """One group at a time, it is the shortest row of groups with so many, within the bounds; else hardly more."""
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        sizes = draw.integers(2, 200, 40).tolist()
+        algorithm = AlgorithmConfig(prompts_per_step=5, max_refills=7, tokens_per_step=int(draw.integers(1, 5000)))
+        sums = np.cumsum(sizes)
+        shortest = min(40, max(5, 1 + int(np.searchsorted(sums, algorithm.tokens_per_step))))
+        assert play(sizes, algorithm, at_once=False) == (sums[shortest - 1], [5, *[1] * (shortest - 5)])
+        tokens, rounds = play(sizes, algorithm, at_once=True)
+        assert tokens >= min(algorithm.tokens_per_step, sums[-1])
+        assert sum(rounds) >= shortest
+
+
+def test_groups_of_equal_length_need_two_rounds() -> None:
+    algorithm = AlgorithmConfig(prompts_per_step=4, max_refills=9, tokens_per_step=1000)
+    assert play([70] * 40, algorithm, at_once=True) == (1050, [4, 11])
+    assert play([70] * 40, algorithm.model_copy(update={"tokens_per_step": 0}), at_once=True) == (280, [4])
+
+
+@pytest.mark.parametrize("kept", ["keep", "drop", "refill"])
+def test_tokens_of_dropped_groups_do_not_count(kept: str) -> None:
+    algorithm = AlgorithmConfig.model_validate(
+        {"prompts_per_step": 4, "max_refills": 2, "tokens_per_step": 300, "zero_variance_groups": kept}
+    )
+    tokens, rounds = play([50] * 12, algorithm, True, 1.0, 1.0)
+    assert (tokens, sum(rounds)) == ((300, 6) if kept == "keep" else (600, 12))  # the most groups of an update
+
+
+def test_an_update_of_lost_episodes_plays_others() -> None:
+    lost = dataclasses.replace(PlayedBatch.of([], {}), all_groups=frozenset({0, 1}))
+    assert count_missing(lost, AlgorithmConfig(prompts_per_step=2, tokens_per_step=9)) == 2
+    assert count_missing(lost, AlgorithmConfig(prompts_per_step=2)) == 0

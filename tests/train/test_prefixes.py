@@ -122,7 +122,7 @@ def refill(played: Played, model_folder: str, tmp_path: Path) -> Any:
     trainer = Trainer(config(model_folder, tmp_path, algorithm=algorithm, collect={"prefixes": True}))
     trainer.log.close()
     trainer.state.prefixes.add(episode(task_id, 3) for task_id in played.task_ids)
-    return trainer, trainer._play(played, 2, 2)
+    return trainer, trainer._play(played)
 
 
 def test_groups_with_a_gradient_are_not_played_again(model_folder: str, tmp_path: Path) -> None:
