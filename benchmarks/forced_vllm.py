@@ -2,7 +2,8 @@
 
 The field `vllm_xargs` of a request holds `forced`, the token ids, and `parsers`, such as "hermes+qwen3": the names of
 `--tool-call-parser` and `--reasoning-parser`. The engine samples these tokens through a logits processor; rendering,
-tokenization, detokenization, parsing and errors are the server's own. `serve` writes a small model with random weights.
+tokenization, detokenization, parsing, grammars and errors are the server's own. `serve` writes a small model with
+random weights.
 """
 
 import contextlib
@@ -80,6 +81,27 @@ def main() -> None:
     serve_vllm()
 
 
+def choose_reasoners() -> None:
+    """Let the engine's grammars begin where the reasoning parser of the request sees the end of a thought.
+
+    The engine has a process of its own, which knows one parser for all requests and imports a plugin.
+    """
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    def reasoner_of(self: Any, request: Any) -> Any:
+        extra = request.sampling_params.extra_args or {}
+        asked, name = request.structured_output_request, extra.get("parsers", "").partition("+")[2]
+        if asked is None or not name:
+            return None
+        if asked.reasoner is None:
+            kind = ReasoningParserManager.get_reasoning_parser(name)
+            asked.reasoner = kind(tokenizer=self.tokenizer, **(asked.reasoning_parser_kwargs or {}))
+        return asked.reasoner
+
+    StructuredOutputManager._get_reasoner = reasoner_of
+
+
 @contextlib.contextmanager
 def serve(tokenizer: Any, content: str) -> Iterator[httpx.Client]:
     """Start a server with a tokenizer and a format of content; yield a client of it."""
@@ -100,9 +122,18 @@ def serve(tokenizer: Any, content: str) -> Iterator[httpx.Client]:
         argv += ["--max-num-batched-tokens", "16384", "--max-num-seqs", "4", "--no-async-scheduling"]
         argv += ["--trust-request-chat-template", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
         argv += ["--chat-template-content-format", content, "--logits-processors", "forced_vllm:Forced"]
+        plugin = Path(folder, "plugin.py")
+        plugin.write_text("import forced_vllm\n\nforced_vllm.choose_reasoners()\n")
+        argv += ["--reasoning-parser-plugin", str(plugin)]
         argv += ["--chat-template", "{% for message in messages %}{{ message.content }}{% endfor %}"]
         log = Path(folder, "log")
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
         with log.open("w") as file:
             process = subprocess.Popen(
                 argv, stdout=file, stderr=file, env={**env, "OMP_NUM_THREADS": "1"}, start_new_session=True

@@ -3,8 +3,10 @@
 Each chat template travels with the requests, with its parsers and the tokens that the engine has to sample: what a
 model of this family would write (see `forced_vllm`). Nothing may be refused, calls must be read, and prompts must be
 those of token sampling, byte for byte. Without `--agents`, the first messages of each kind of agent are sent, a call
-and its result. With `--agents`, unmodified agents begin a bundled task in a local sandbox, over chat completions or,
-with `--wire ids`, over token ids, as in training. Needs vLLM 0.32, TRL's templates, and the kits of the agents.
+and its result; then a call of a tool without parameters, one of a strict tool and one with parallel_tool_calls=false,
+for which vLLM makes grammars. With `--agents`, unmodified agents begin a bundled task in a local sandbox, over chat
+completions or, with `--wire ids`, over token ids, as in training. Needs vLLM 0.32, TRL's templates, and the kits of
+the agents. gpt-oss is left out: vLLM renders it without a template.
 
     python benchmarks/served_templates.py --templates models/templates
     python benchmarks/served_templates.py qwen3 gemma4 --agents codex,claude-code
@@ -45,6 +47,7 @@ from swe_gym.tasks import load_source
 from swe_gym.testing.loopback import HttpAnswer
 from swe_gym.testing.openai_server import CHAT, ModelReply, OpenAIServer
 from swe_gym.trajectories.trajectory import Trajectory
+from swe_gym.types import JsonMapping, JsonObject
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "gateway"))
 from agent_parts import saying  # the tests' own models
@@ -55,10 +58,7 @@ SHOW = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
 class Case(NamedTuple):
-    """A template, what renders and reads it here, and the names of vLLM's parsers.
-
-    `parsers` is empty if they need files of the model; token sampling then reads the calls.
-    """
+    """A template, what renders and reads it here, and the names of vLLM's parsers."""
 
     name: str
     source: str
@@ -67,10 +67,10 @@ class Case(NamedTuple):
 
 
 def parsers_of(renderer: Renderer, source: str) -> str:
-    """Return the parsers of vLLM for a template, as "TOOL+REASONING"; empty if they need the model's files."""
+    """Return the parsers of vLLM for a template, as "TOOL+REASONING"."""
     style = renderer.style.removeprefix(VLLM)
-    if style != renderer.style or style == "openai":
-        return style if style != "openai" else ""
+    if style != renderer.style:
+        return style
     if style in ("glm45", "gemma4"):
         return f"{style}+{style}"
     if style in ("hermes", "qwen3_coder") and "<think>" in source:
@@ -86,7 +86,7 @@ def cases_of(folder: Path | None, names: Sequence[str]) -> Iterator[Case]:
             continue
         with contextlib.suppress(UsageError):
             renderer = Renderer(ChatTemplate(make_tokenizer(source)))
-            if renderer.shape.native:
+            if renderer.shape.native and renderer.style != "openai":
                 yield Case(name, source, renderer, parsers_of(renderer, source))
 
 
@@ -128,8 +128,6 @@ class Model:
             self.wrong.append(f"{reply.status_code} {reply.text[:200]}")
             return reply
         found = reply.json()
-        if not self._case.parsers:
-            found["choices"][0]["message"], _ = self._case.renderer.read(text, request.get("tools") or (), prompt="")
         self._check(request, said, ids, found)
         return httpx.Response(200, json=found)
 
@@ -187,14 +185,40 @@ def check_opening(client: httpx.Client, tokenizer: Any, case: Case, roles: tuple
     return f"n: {refused}"
 
 
-def check_messages(client: httpx.Client, tokenizer: Any, case: Case, messages: list[Any]) -> str:
+NOW = {"type": "function", "function": {"name": "now", "description": "Tells the time."}}
+STRICT = {"type": "function", "function": {**PROBE["function"], "strict": True}}
+SHAPES: dict[str, tuple[JsonObject, JsonObject]] = {
+    "no parameters": ({"tools": [PROBE, NOW]}, {"name": "now", "arguments": {}}),
+    "strict": ({"tools": [STRICT, NOW]}, {}),
+    "one call": ({"tools": [PROBE], "parallel_tool_calls": False}, {}),
+}
+"""Shape of a request -> its fields, and the call if it is not that of the usual tool."""
+
+
+def check_shape(client: httpx.Client, tokenizer: Any, case: Case, shape: str) -> str:
+    """Send a shape of tools with messages, a call and its result: "y", or what fails."""
+    fields, call = SHAPES[shape]
+    told = [{"role": "system", "content": "A rule."}, {"role": "user", "content": "A question."}]
+    wrong = check_messages(client, tokenizer, case, told, fields, **call)
+    return f"n: {wrong}" if wrong else "y"
+
+
+def check_messages(
+    client: httpx.Client,
+    tokenizer: Any,
+    case: Case,
+    messages: list[Any],
+    fields: JsonMapping = {"tools": [PROBE]},  # noqa: B006
+    name: str = PROBE_NAME,
+    arguments: JsonMapping = ARGUMENTS,
+) -> str:
     """Send messages, a call and its result; return what is wrong."""
-    model = Model(client, tokenizer, case, lambda _: ModelReply(tool_calls=[(PROBE_NAME, json.dumps(ARGUMENTS))]))
-    reply = model.ask({"messages": messages, "tools": [PROBE]})
+    model = Model(client, tokenizer, case, lambda _: ModelReply(tool_calls=[(name, json.dumps(arguments))]))
+    reply = model.ask({"messages": messages, **fields})
     if not model.wrong:
         message = reply.json()["choices"][0]["message"]
         result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "A result."}
-        model.ask({"messages": [*messages, message, result], "tools": [PROBE]})
+        model.ask({"messages": [*messages, message, result], **fields})
     return next(iter(model.wrong), "")
 
 
@@ -303,24 +327,28 @@ def main() -> None:
     parser.add_argument("--wire", default="chat", choices=WIRES, help="what agents play over")
     given = parser.parse_args()
     cases = list(cases_of(given.templates, given.names))
-    agents = [name for name in given.agents.split(",") if name] or [
-        name for all_ in openings().values() for name in all_
-    ]
+    agents = list(filter(None, given.agents.split(",")))
+    columns = agents or [f"{', '.join(names)} ({', '.join(roles)})" for roles, names in openings().items()] + [*SHAPES]
     tokenizer, task = tokenizer_for(cases), load_source("toy").ids()[0]
-    good = 0
-    print(f"| Family | Template | {' | '.join(agents)} |\n|---|---|{'---|' * len(agents)}")
+    good, reasons = 0, []
+    print(f"| Family | Template | {' | '.join(columns)} |\n|---|---|{'---|' * len(columns)}")
     with serve(tokenizer, given.content) as client:
         for case in cases:
-            if given.agents:
+            if agents:
                 cells = [WIRES[given.wire](client, tokenizer, case, name, task) for name in agents]
             else:
-                found = {roles: check_opening(client, tokenizer, case, roles) for roles in openings()}
-                cells = [found[AGENTS.load(name).opening] for name in agents]
+                cells = [check_opening(client, tokenizer, case, roles) for roles in openings()]
+                cells += [check_shape(client, tokenizer, case, shape) for shape in SHAPES]
+            failed: dict[str, list[str]] = {}  # reason -> columns
+            for column, cell in zip(columns, cells, strict=True):
+                if cell.startswith("n: "):
+                    failed.setdefault(" ".join(cell[3:].split())[:300], []).append(column)
+            reasons += [f"- `{case.name}`, {'; '.join(names)}: {why}" for why, names in failed.items()]
             good += sum(not one.startswith("n") for one in cells)
-            told = "" if case.parsers else "*"
-            print(f"| {case.renderer.family}{told} | `{case.name}` | {' | '.join(cells)} |", flush=True)
-    print("\n*: vLLM's parsers need files of the model: token sampling reads the calls")
-    print(f"{good} of {len(cases) * len(agents)} pairs of an agent and a template work")
+            row = [case.renderer.family, f"`{case.name}`", *(one.partition(":")[0] for one in cells)]
+            print(f"| {' | '.join(row)} |", flush=True)
+    print("\n".join(["", *reasons, "" if reasons else "Nothing failed."]))
+    print(f"{good} of {len(cases) * len(columns)} cells of {len(cases)} templates work")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,20 @@ def _words(kind: type | tuple[type, ...]) -> str:
     return " or ".join(_WORDS.get(one, str(one)) for one in (kind if isinstance(kind, tuple) else (kind,)))
 
 
+def refuse_fields(body: JsonMapping, names: Iterable[str], why: str) -> None:
+    """Raise Refusal if a request sets a field without which its answer would be another one."""
+    for name in names:
+        if body.get(name):
+            raise Refusal(400, f"{name}: not supported, since {why}")
+
+
+def refuse_modalities(body: JsonMapping, name: str) -> None:
+    """Raise Refusal if a request wants an answer in anything but text."""
+    for one in field(body, name, list, []):
+        if str(one).lower() != "text":
+            raise Refusal(400, f"{name}: {str(one)[:60]!r} is not supported, since models answer in text only")
+
+
 def objects(body: JsonMapping, name: str) -> list[JsonObject]:
     """Return a list of objects; empty if it is missing.
 
@@ -74,14 +88,28 @@ def join_parts(parts: Sequence[JsonObject]) -> str | list[JsonObject]:
 
 
 def _part(part: JsonObject) -> JsonObject:
-    if part.get("type") == "text":
-        return {"type": "text", "text": field(part, "text", str, "")}
-    image = field(part, "image_url", dict, {}) if part.get("type") == "image_url" else {}
+    kind = part.get("type")
+    if kind in ("text", "refusal"):
+        return {"type": "text", "text": field(part, kind, str, "")}
+    if kind != "image_url":
+        raise Refusal(400, f"content: parts of type {str(kind)[:60]!r} are not supported; send text, or images")
+    image = field(part, "image_url", dict, {})
     url = field(image, "url", str, "")
     if not url.lower().startswith("data:"):
-        raise Refusal(400, "content: expected text, or images as data: URLs")
+        raise Refusal(400, "content: images are taken as data: URLs only")
     detail = field(image, "detail", str)
     return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
+
+
+def image_part(kind: Json, data: Json) -> JsonObject:
+    """Return an image that a request holds in base64 as a part of OpenAI's chat API.
+
+    Raises:
+        Refusal: Its type or its data is missing.
+    """
+    if not isinstance(kind, str) or not isinstance(data, str) or not kind.startswith("image/"):
+        raise Refusal(400, "content: expected an image with its type and its data in base64")
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
 
 
 def merge_messages(messages: Sequence[JsonObject]) -> list[JsonObject]:
@@ -178,6 +206,8 @@ def _stop(body: JsonMapping, name: str) -> Json:
 def _tool_choice(body: JsonMapping, name: str) -> Json:
     choice = field(body, name, (str, dict))
     if isinstance(choice, str):
+        if choice not in ("auto", "none", "required"):
+            raise Refusal(400, f"{name}: expected auto, none, required or a function, not {choice[:60]!r}")
         return choice
     function = field(field(choice, "function", dict, {}), "name", str)
     if not function:

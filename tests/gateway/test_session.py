@@ -60,7 +60,7 @@ def test_openai_responses(session: Session) -> None:
         with client.responses.stream(model="gpt", instructions="be", input=items, tools=[tool]) as events:
             kinds = [event.type for event in events]
             final = events.get_final_response()
-        with pytest.raises(openai.BadRequestError, match="no response is stored"):
+        with pytest.raises(openai.BadRequestError, match="nothing is stored"):
             client.responses.create(model="gpt", input="hi", previous_response_id=whole.id)
     assert kinds[0] == "response.created"
     assert kinds[-1] == "response.completed"
@@ -110,6 +110,10 @@ def test_google_generate_content(session: Session) -> None:
         ({"contents": [{"parts": [{"functionResponse": {"name": "x", "response": {}}}]}]}, "follows no call"),
         ({"tools": [{"googleSearch": {}}]}, "runs on Google's servers only"),
         ({"generationConfig": {"candidateCount": 2}}, "only 1 is supported"),
+        ({"generation_config": {"response_modalities": ["AUDIO"]}}, "'AUDIO' is not supported"),
+        ({"generationConfig": {"responseLogprobs": True}}, "responseLogprobs: not supported"),
+        ({"cached_content": "cachedContents/1"}, "cachedContent: not supported, since nothing is stored"),
+        ({"contents": [{"parts": [{"inline_data": {"mime_type": "image/png"}}]}]}, "its data in base64"),
     ],
 )
 def test_google_requests_that_are_refused(session: Session, change: dict[str, Any], said: str) -> None:
@@ -117,6 +121,61 @@ def test_google_requests_that_are_refused(session: Session, change: dict[str, An
     status, answer = asked(session, f"{GOOGLE}:generateContent", body)
     assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
     assert said in answer["error"]["message"]
+
+
+def test_google_fields_may_be_in_snake_case(server: OpenAIServer, session: Session) -> None:
+    server.reply = lambda request: ModelReply(json.dumps(request["messages"] + request["tools"]))
+    schema = {"type": "OBJECT", "properties": {"a_b": {"type": "STRING"}}}
+    call = {"function_call": {"name": "c_d", "args": {"a_b": {"e_f": 1}}}}
+    result = {"function_response": {"name": "c_d", "response": {"g_h": 1}}}
+    body = {
+        "system_instruction": {"parts": [{"text": "be"}]},
+        "contents": [{"parts": [{"text": "hi"}]}, {"role": "model", "parts": [call]}, {"parts": [result]}],
+        "tools": [{"function_declarations": [{"name": "c_d", "parameters": schema}]}],
+    }
+    _, answer = asked(session, f"{GOOGLE}:generateContent", body)
+    system, _, called, told, tool = json.loads(answer["candidates"][0]["content"]["parts"][0]["text"])
+    assert (system["content"], told["content"]) == ("be", '{"g_h": 1}')
+    assert called["tool_calls"][0]["function"] == {"name": "c_d", "arguments": '{"a_b": {"e_f": 1}}'}
+    assert list(tool["function"]["parameters"]["properties"]) == ["a_b"]
+
+
+NO_FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "said"),
+    [
+        (CHAT, {"logprobs": True}, "logprobs: not supported"),
+        (CHAT, {"modalities": ["text", "audio"]}, "modalities: 'audio' is not supported"),
+        (CHAT, {"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools of type 'custom'"),
+        (CHAT, {"tool_choice": "any"}, "tool_choice: expected auto, none, required or a function"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "parts of type 'input_audio'"),
+        ("/v1/responses", {"tool_choice": "any"}, "tool_choice: expected auto, none, required or a function"),
+        ("/v1/responses", {"prompt": {"id": "pmpt_1"}}, "prompt: not supported, since nothing is stored"),
+        ("/v1/responses", {"top_logprobs": 2}, "top_logprobs: not supported"),
+        ("/v1/messages", {"tool_choice": {"type": "required"}}, "tool_choice.type: expected auto, any, tool or none"),
+        ("/v1/messages", {"mcp_servers": [{"type": "url"}]}, "mcp_servers: not supported"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [NO_FILE]}]}, "a source of type 'file'"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "its data in base64"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_by_name(
+    session: Session, path: str, change: dict[str, Any], said: str
+) -> None:
+    status, answer = asked(session, path, {"messages": HI, "input": "hi", "max_tokens": 9, **change})
+    assert (status, session.failure) == (400, None)
+    assert said in answer["error"]["message"]
+
+
+def test_settings_and_refusals_in_a_history_are_passed_on(server: OpenAIServer, session: Session) -> None:
+    server.reply = lambda request: ModelReply(json.dumps(request))
+    one_call = {"type": "auto", "disable_parallel_tool_use": True}
+    _, answer = asked(session, "/v1/messages", {"messages": HI, "max_tokens": 9, "tool_choice": one_call})
+    assert json.loads(answer["content"][0]["text"])["parallel_tool_calls"] is False
+    refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    _, answer = asked(session, CHAT, {"messages": [*HI, refused, *HI]})
+    assert json.loads(answer["choices"][0]["message"]["content"])["messages"][1]["content"] == "No."
 
 
 # --- limits and failures -------------------------------------------------------------------------------------

@@ -5,7 +5,18 @@ from collections.abc import Iterator, Sequence
 from ...trajectories import Usage
 from ...types import JsonObject
 from ..calls import Answer, Call, Refusal, event
-from ..reading import SETTINGS, field, function_tool, join_parts, make_tool_call, objects, settings_of, token_limit
+from ..reading import (
+    SETTINGS,
+    field,
+    function_tool,
+    join_parts,
+    make_tool_call,
+    objects,
+    refuse_fields,
+    refuse_modalities,
+    settings_of,
+    token_limit,
+)
 
 PING = b": waiting for the model\n\n"
 """Comment that keeps a stream alive."""
@@ -24,6 +35,8 @@ def read(body: JsonObject) -> Call:
         raise Refusal(400, "n: only 1 is supported")
     if "functions" in body or "function_call" in body:
         raise Refusal(400, "functions: not supported; use tools")
+    refuse_fields(body, ("logprobs", "audio"), "answers hold text and tool calls only")
+    refuse_modalities(body, "modalities")
     return Call(
         model=field(body, "model", str, ""),
         messages=read_messages(objects(body, "messages")),
@@ -80,7 +93,7 @@ def read_tools(tools: Sequence[JsonObject]) -> list[JsonObject]:
 
 def _tool(tool: JsonObject, where: str) -> JsonObject:
     if tool.get("type", "function") != "function":
-        raise Refusal(400, f"{where}: expected a function with a name")
+        raise Refusal(400, f"{where}.type: tools of type {str(tool['type'])[:60]!r} are not supported")
     return function_tool(field(tool, "function", dict, {}), "parameters", where)
 
 

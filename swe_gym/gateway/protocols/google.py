@@ -1,6 +1,7 @@
 """Google's generateContent."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...trajectories import Usage
@@ -10,10 +11,13 @@ from ..parsing import arguments_of
 from ..reading import (
     field,
     function_tool,
+    image_part,
     join_parts,
     make_tool_call,
     merge_messages,
     objects,
+    refuse_fields,
+    refuse_modalities,
     settings_of,
     token_limit,
 )
@@ -44,13 +48,21 @@ TEXTS = ("output", "result", "error")
 """Fields of a function's response. The text of one that stands alone is the result."""
 
 
+FREE = frozenset("args response parameters parametersJsonSchema responseSchema responseJsonSchema".split())
+"""Fields whose values have keys of the agent's own."""
+
+
 def read(body: JsonObject) -> Call:
-    """Read a request. Parts and fields are also taken in the SDK's snake case where Google takes them.
+    """Read a request, with fields in camel case or snake case: Google takes both, and LiteLLM sends both.
 
     Raises:
         Refusal: It is invalid, or asks for something that is not supported.
     """
+    body = _in_camel_case(body)
+    refuse_fields(body, ("cachedContent",), "nothing is stored; send the whole contents")
     config = field(body, "generationConfig", dict, {})
+    refuse_fields(config, ("responseLogprobs",), "answers hold text and tool calls only")
+    refuse_modalities(config, "responseModalities")
     if field(config, "candidateCount", int, 1) != 1:
         raise Refusal(400, "generationConfig.candidateCount: only 1 is supported")
     given = objects(body, "contents")
@@ -67,6 +79,19 @@ def read(body: JsonObject) -> Call:
         ignored=(body.keys() - READ) | {f"generationConfig.{name}" for name in config.keys() - CONFIGURED},
         flags={"thoughts": field(config, "thinkingConfig", dict, {}).get("includeThoughts") is True},
     )
+
+
+def _in_camel_case(value: Json) -> Json:
+    """Return a value with the keys of its objects in camel case."""
+    if isinstance(value, list):
+        return [_in_camel_case(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    named = {_SNAKE.sub(lambda found: found[1].upper(), name): one for name, one in value.items()}
+    return {name: one if name in FREE else _in_camel_case(one) for name, one in named.items()}
+
+
+_SNAKE = re.compile("(?<=[a-z0-9])_([a-z])")
 
 
 def _settings(body: JsonObject, config: JsonObject) -> JsonObject:
@@ -161,7 +186,7 @@ def _part(part: JsonObject, where: str) -> JsonObject:
         return {"type": "text", "text": field(part, "text", str, "")}
     data = field(part, "inlineData", dict, {})
     if str(data.get("mimeType")).startswith("image/"):
-        return {"type": "image_url", "image_url": {"url": f"data:{data['mimeType']};base64,{data.get('data')}"}}
+        return image_part(data["mimeType"], data.get("data"))
     raise Refusal(400, f"{where}: a part with {_names(part)} is not supported")
 
 

@@ -9,10 +9,12 @@ from ..parsing import arguments_of
 from ..reading import (
     field,
     function_tool,
+    image_part,
     join_parts,
     make_tool_call,
     merge_messages,
     objects,
+    refuse_fields,
     settings_of,
     token_limit,
 )
@@ -38,6 +40,7 @@ def read(body: JsonObject) -> Call:
     Raises:
         Refusal: It is invalid, or asks for something that is not supported.
     """
+    refuse_fields(body, ("mcp_servers", "container"), "nothing runs on a provider's servers")
     given = objects(body, "messages")
     if not given:
         raise Refusal(400, "messages: at least one message is required")
@@ -63,6 +66,10 @@ def _settings(body: JsonObject) -> JsonObject:
         found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
     elif kind in ("any", "none"):
         found["tool_choice"] = "required" if kind == "any" else "none"
+    elif kind not in (None, "auto"):
+        raise Refusal(400, f"tool_choice.type: expected auto, any, tool or none, not {str(kind)[:60]!r}")
+    if field(choice, "disable_parallel_tool_use", bool, False):
+        found["parallel_tool_calls"] = False
     return settings_of(found, found)
 
 
@@ -136,8 +143,10 @@ def _text(block: JsonObject) -> JsonObject:
 
 def _image(block: JsonObject) -> JsonObject:
     source = field(block, "source", dict, {})
-    url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
-    return {"type": "image_url", "image_url": {"url": str(url)}}
+    kind = source.get("type", "base64")
+    if kind != "base64":
+        raise Refusal(400, f"content: images with a source of type {str(kind)[:60]!r} are not supported; send base64")
+    return image_part(source.get("media_type"), source.get("data"))
 
 
 def _reference(block: JsonObject) -> JsonObject:

@@ -14,6 +14,7 @@ from ..reading import (
     make_tool_call,
     merge_messages,
     objects,
+    refuse_fields,
     settings_of,
     token_limit,
 )
@@ -40,9 +41,9 @@ def read(body: JsonObject) -> Call:
     Raises:
         Refusal: It is invalid, or asks for something that is not supported.
     """
-    for name in ("previous_response_id", "conversation", "background"):
-        if body.get(name):
-            raise Refusal(400, f"{name}: not supported, since no response is stored; send the whole input")
+    stored = ("previous_response_id", "conversation", "background", "prompt")
+    refuse_fields(body, stored, "nothing is stored; send the whole input")
+    refuse_fields(body, ("top_logprobs",), "answers hold text and tool calls only")
     tools = objects(body, "tools")
     named = [_tool(tool) for tool in tools if tool.get("type") in ("function", "custom")]
     spaces = {join_name(space, tool["name"]): (space, tool) for space, tool in _namespaced(tools)}
@@ -81,7 +82,7 @@ def _settings(body: JsonObject) -> JsonObject:
     choice = field(body, "tool_choice", (str, dict))
     if isinstance(choice, dict):
         found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
-    elif choice in ("none", "required"):
+    elif choice != "auto":
         found["tool_choice"] = choice
     return settings_of(found, found)
 
@@ -129,7 +130,7 @@ def _part(part: JsonObject) -> JsonObject:
     if kind in ("input_text", "output_text", "text"):
         return {"type": "text", "text": field(part, "text", str, "")}
     if kind == "refusal":
-        return {"type": "text", "text": field(part, "refusal", str, "")}
+        return part
     if kind == "input_image" and field(part, "image_url", str):
         return {"type": "image_url", "image_url": {"url": part["image_url"]}}
     raise Refusal(400, f"input: content of type {str(kind)[:60]!r} is not supported")
