@@ -1,25 +1,35 @@
-"""Pin the newest version of agents from the npm registry, in this checkout: `python .ci/bump_agents.py [NAME...]`.
+"""Pin the newest version of agents, in this checkout: `python .ci/bump_agents.py [NAME...]`.
 
-Without names, all of them. It prints what changed. Kits of Python packages are pinned by hand: see the head of their
-file of requirements.
+Without names, all of them. It prints what changed. Needs npm for kits of npm packages, and uv for those of Python
+packages, whose file of requirements says in its head how it was made. What it leaves out stays left out.
 """
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from swe_gym.gateway.agents import AGENTS, make_agent
-from swe_gym.gateway.kits import NodeKit, NpmKit
+from swe_gym.gateway.kits import NodeKit, NpmKit, PythonKit
 
 TABLE = Path("docs/agents.md")
 
 
-def npm(*arguments: str) -> str:
-    """Run npm and return its output."""
-    return subprocess.run(["npm", *arguments], check=True, capture_output=True, text=True).stdout.strip()
+HEAD = re.compile(r"# uv pip compile .*--python-version (?P<python>\S+) .*\((?P<roots>.+)\)")
+"""How a file of requirements was made, in its head."""
+
+
+NEVER = "sys_platform == 'never'"
+"""Marker of packages that are left out."""
+
+
+def run(*argv: str, stdin: str = "") -> str:
+    """Run a command and return its output."""
+    return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, input=stdin).stdout.strip()
 
 
 def replace(path: Path, old: str, new: str) -> None:
@@ -33,30 +43,68 @@ def write_lock(path: Path, package: str, version: str) -> None:
     """Write npm's lock file for a version of a package."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "package.json").write_text(json.dumps({"name": "kit", "dependencies": {package: version}}))
-        npm("install", "--package-lock-only", "--ignore-scripts", "--save-exact", "--prefix", folder)
+        run("npm", "install", "--package-lock-only", "--ignore-scripts", "--save-exact", "--prefix", folder)
         path.write_bytes((Path(folder) / "package-lock.json").read_bytes())
+
+
+def compile_requirements(roots: str, python: str, *, without: Iterable[str] = (), options: Sequence[str] = ()) -> str:
+    """Return the newest versions of packages and of what they depend on, one a line."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as overrides:
+        overrides.write("".join(f"{name} ; {NEVER}\n" for name in sorted(without)))
+        overrides.flush()
+        argv = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version", python]
+        lines = run(*argv, "--override", overrides.name, *options, "-", stdin=roots.replace(" ", "\n")).splitlines()
+    return "\n".join(line for line in lines if NEVER not in line)
+
+
+def names_of(requirements: str) -> set[str]:
+    """Return the names of pinned packages."""
+    return {line.partition("==")[0] for line in requirements.splitlines() if "==" in line}
+
+
+def write_requirements(path: Path, old: str, new: str) -> None:
+    """Write the file of requirements for another version of its first package."""
+    text = path.read_text()
+    found = HEAD.search(text)
+    assert found, f"the head of {path} does not say how it was made"
+    roots, universal = found["roots"], ("--universal",)
+    left_out = names_of(compile_requirements(roots, found["python"], options=universal)) - names_of(text)
+    pins = compile_requirements(roots.replace(old, new, 1), found["python"], without=left_out, options=universal)
+    head = "\n".join(line for line in text.splitlines() if line.startswith("#")).replace(old, new)
+    head = re.sub(r", all as of \S+(?=:)|--exclude-newer \S+ ", "", head)
+    path.write_text(f"{head}\n{pins}\n")
+
+
+def newest(kit: NpmKit | PythonKit) -> str:
+    """Return the newest version of a kit's package."""
+    if isinstance(kit, NpmKit):
+        return run("npm", "view", kit.package.format(arch="x64"), "version")
+    found = HEAD.search(Path(kit.requirements).read_text())
+    assert found, f"the head of {kit.requirements} does not say how it was made"
+    package = found["roots"].partition("==")[0]
+    return compile_requirements(package, found["python"], options=["--no-deps"]).partition("==")[2]
 
 
 def bump(name: str) -> None:
     """Pin the newest version of an agent."""
     kind, kit = AGENTS.load(name), make_agent(name).kit
-    assert isinstance(kit, NpmKit)
-    package = kit.package.format(arch="x64")
-    new = npm("view", package, "version")
+    assert isinstance(kit, NpmKit | PythonKit)
+    new = newest(kit)
     if new == kind.version:
         return
     sys.stdout.write(f"{name}: {kind.version} -> {new}\n")
     replace(Path(inspect.getfile(kind)), f'version = "{kind.version}"', f'version = "{new}"')
     row = next(line for line in TABLE.read_text().splitlines() if line.startswith(f"| `{name}`"))
     replace(TABLE, row, row.replace(f"| {kind.version} |", f"| {new} |"))
-    if isinstance(kit, NodeKit) and kit.lock:
-        write_lock(Path(kit.lock), package, new)
+    if isinstance(kit, PythonKit):
+        write_requirements(Path(kit.requirements), kind.version, new)
+    elif isinstance(kit, NodeKit) and kit.lock:
+        write_lock(Path(kit.lock), kit.package.format(arch="x64"), new)
 
 
 def main() -> None:
     """Pin them."""
-    on_npm = [name for name in set(AGENTS) - {"command"} if isinstance(make_agent(name).kit, NpmKit)]
-    for name in sys.argv[1:] or sorted(on_npm):
+    for name in sys.argv[1:] or sorted(set(AGENTS) - {"command"}):
         bump(name)
 
 

@@ -119,7 +119,7 @@ def serve(tokenizer: Any, content: str) -> Iterator[httpx.Client]:
             port = free.getsockname()[1]
         argv = [sys.executable, __file__, "--model", folder, "--served-model-name", MODEL, "--load-format", "dummy"]
         argv += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", str(CONTEXT)]
-        argv += ["--max-num-batched-tokens", "16384", "--max-num-seqs", "4", "--no-async-scheduling"]
+        argv += ["--max-num-batched-tokens", "16384", "--max-num-seqs", "8", "--no-async-scheduling"]
         argv += ["--trust-request-chat-template", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
         argv += ["--chat-template-content-format", content, "--logits-processors", "forced_vllm:Forced"]
         plugin = Path(folder, "plugin.py")

@@ -19,6 +19,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -203,6 +204,14 @@ def check_shape(client: httpx.Client, tokenizer: Any, case: Case, shape: str) ->
     return f"n: {wrong}" if wrong else "y"
 
 
+def check_all(client: httpx.Client, tokenizer: Any, case: Case) -> list[str]:
+    """Check the openings of all agents and all shapes of tools."""
+    with ThreadPoolExecutor(len(openings()) + len(SHAPES)) as pool:
+        checks = [pool.submit(check_opening, client, tokenizer, case, roles) for roles in openings()]
+        checks += [pool.submit(check_shape, client, tokenizer, case, shape) for shape in SHAPES]
+        return [one.result() for one in checks]
+
+
 def check_messages(
     client: httpx.Client,
     tokenizer: Any,
@@ -337,8 +346,7 @@ def main() -> None:
             if agents:
                 cells = [WIRES[given.wire](client, tokenizer, case, name, task) for name in agents]
             else:
-                cells = [check_opening(client, tokenizer, case, roles) for roles in openings()]
-                cells += [check_shape(client, tokenizer, case, shape) for shape in SHAPES]
+                cells = check_all(client, tokenizer, case)
             failed: dict[str, list[str]] = {}  # reason -> columns
             for column, cell in zip(columns, cells, strict=True):
                 if cell.startswith("n: "):

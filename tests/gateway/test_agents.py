@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import re
+import runpy
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ from swe_gym.errors import MissingDependency, PolicyError, SandboxStartError, Us
 from swe_gym.gateway.agents import AGENTS, make_agent
 from swe_gym.gateway.agents.base import Assignment
 from swe_gym.gateway.agents.command import Command
-from swe_gym.gateway.kits import Kit, NodeKit, build_kit, find_kit
+from swe_gym.gateway.kits import Kit, NodeKit, NpmKit, build_kit, find_kit
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.episode import play, replay_trajectory
 from swe_gym.rollout.plan import Plan
@@ -387,6 +389,15 @@ def test_a_kit_without_npm_names_its_packages(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     with pytest.raises(MissingDependency, match=f"installs .*{package}"):
         build_kit(make_agent(agent).kit)
+
+
+def test_the_weekly_workflow_tries_the_newest_version_of_each_agent() -> None:
+    workflow = (Path(__file__).parents[2] / ".github" / "workflows" / "agents.yml").read_text()
+    (names,) = re.findall(r"agent: \[(.*)\]", workflow)
+    assert names.split(", ") == sorted(set(AGENTS) - {"command"})
+    script = runpy.run_path(str(Path(__file__).parents[2] / ".ci" / "bump_agents.py"), run_name="bump")
+    for kit in (make_agent(name).kit for name in names.split(", ")):
+        assert isinstance(kit, NpmKit) or script["HEAD"].search(Path(kit.requirements).read_text())
 
 
 @pytest.mark.parametrize("agent", ["kimi-code", "pi"])
