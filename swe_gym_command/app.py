@@ -80,7 +80,7 @@ TOOL_SETTINGS = ("region", "registry_type", "role_arn", "envd_image", "network",
 LINES = {"--min-lines": "--lines MIN:", "--max-lines": "--lines :MAX"}
 REMOVED: dict[str, dict[str, str]] = {
     **dict.fromkeys(("rollout", "eval", "validate", "tasks"), LINES),
-    "tasks new": {"--output": FILE, "-o": FILE, "--runs": "--times"},
+    "tasks new": {"--output": FILE, "-o": FILE, "--runs": "--times", "--commit": "--from-git FOLDER COMMIT"},
     "tasks split": {"--suffix": "the format in a part's name, as --part train.parquet=0.9"},
     "images": {"--jobs": "--workers", "-j": "-w"},
     "images build": {"--output": FILE, "-o": FILE},

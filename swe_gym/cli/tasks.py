@@ -348,15 +348,14 @@ def new(
         ),
     ] = None,
     from_git: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="Local git repository. Needs --tests.")
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="FOLDER COMMIT|A..B",
+            help="Two values: local git repository, and the commit that solves the task, or a range of them to try. "
+            "Needs --tests.",
+        ),
     ] = None,
     tests: Annotated[str, typer.Option(help="With a folder: command that runs its tests.")] = "",
-    commit: Annotated[
-        str,
-        typer.Option(
-            metavar="COMMIT|A..B", help="With --from-git: commit that solves the task, or range of which to try each."
-        ),
-    ] = "HEAD",
     statement: Annotated[
         Path | None,
         typer.Option(
@@ -399,15 +398,11 @@ def new(
     if ways != 1 or (tests and from_pypi) or (from_git and not tests):
         raise UsageError(
             "pass --from-pypi PACKAGE OLD NEW (or all), --mutate PACKAGE VERSION COUNT, "
-            "or --from-git FOLDER and --tests COMMAND"
+            "or --from-git FOLDER COMMIT and --tests COMMAND"
         )
-    if mutate and (statement or commit != "HEAD"):
-        raise UsageError(
-            "--mutate writes its own issues, and its second value is the commit: drop --statement, --commit"
-        )
-    if from_pypi and commit != "HEAD":
-        raise UsageError("--commit goes with --from-git")
-    every = ".." in commit or (from_pypi is not None and from_pypi[2].lower() == ALL)
+    if mutate and statement:
+        raise UsageError("--mutate writes its own issues: drop --statement")
+    every = (from_git is not None and ".." in from_git[1]) or (from_pypi is not None and from_pypi[2].lower() == ALL)
     if statement and every:
         raise UsageError("--statement is for one task: each commit's message, or release's changelog, is a statement")
     if workers and not mutate:
@@ -438,12 +433,14 @@ def new(
             )
             return
         if every:
-            _try_each(from_pypi, str(from_git), tests, commit, output, known, replace(options, on_lists=lambda _: None))
+            options = replace(options, on_lists=lambda _: None)
+            _try_each(from_pypi, from_git or ("", ""), tests, output, known, options)
             return
         if from_pypi:
             task = build_release_task(*from_pypi, options)
         else:
-            task = build_commit_task(str(from_git), tests, commit, options)
+            folder, commit = from_git or ("", "")
+            task = build_commit_task(folder, tests, commit, options)
         status.update("grading the gold patch and the untouched repository")
         _check(task, options.runs)
     known[task.task_id] = task
@@ -469,9 +466,8 @@ def _mutate(name: str, version: str, count: int, output: Path, known: dict[str, 
 
 def _try_each(
     releases: tuple[str, str, str] | None,
-    folder: str,
+    commits: tuple[str, str],
     tests: str,
-    commits: str,
     output: Path,
     known: dict[str, Task],
     options: "BuildOptions",
@@ -491,7 +487,7 @@ def _try_each(
     if releases:
         made = make_release_tasks(*releases[:2], str(record), options, **given)
     else:
-        made = make_commit_tasks(folder, tests, commits, str(record), options, **given)
+        made = make_commit_tasks(commits[0], tests, commits[1], str(record), options, **given)
     _add_tasks(made, output, known, record)
     tried, undecided = quantify(ends.total(), "release" if releases else "commit"), ends["error"] + ends["skipped"]
     text = f"Of {tried} without a task so far, {ends['valid']} made a valid one. The records say why others did not."
@@ -547,12 +543,17 @@ def audit(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)] = "toy",
     repaired: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Task file to write: the tasks without unstable tests."),
+        typer.Argument(
+            metavar="[FILE]", help="Task file to write: the tasks without unstable tests, and with those of --harden."
+        ),
     ] = None,
     source_option: SourceOptions = None,
     workers: Workers = 2,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
+    harden: Annotated[
+        bool, typer.Option("--harden", help="With FILE: add tests that reject wrong solutions which pass.")
+    ] = False,
     min_strength: Annotated[
         float, typer.Option(min=0, max=1, help="With FILE: leave out tasks of less strength than this.")
     ] = 0.0,
@@ -568,11 +569,15 @@ def audit(
     Tests run under changed conditions, and with wrong solutions made from the gold patch. The strength is the share of
     these that a test rejects. Validate the tasks first. Results in the record file are used again. The exit status is
     1 if anything is wrong with a task.
+
+    With --harden, copies of a task's tests with other values, which assert what the gold patch gives, are added if they
+    reject a wrong solution that passes.
     """
     from ..curation import audit_tasks  # slow to import
 
-    if min_strength and repaired is None:
-        raise UsageError("--min-strength chooses the tasks of a new file: write swe-gym tasks audit SOURCE FILE")
+    if (min_strength or harden) and repaired is None:
+        option = "--harden adds tests to" if harden else "--min-strength chooses"
+        raise UsageError(f"{option} the tasks of a new file: write swe-gym tasks audit SOURCE FILE")
     if repaired is not None:
         _check_output(repaired, source)
     place = executor_options(executor, ray_address)
@@ -593,6 +598,7 @@ def audit(
             ids,
             backend=backend,
             sandbox_options=options,
+            harden=harden,
             workers=workers,
             record=record,
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -659,6 +665,11 @@ def _print_audits(console: Console, results: Sequence["AuditRecord"]) -> None:
         same = sum(end == "same" for end in result.conditions.values())
         tried = sum(end in ("same", "changed") for end in result.conditions.values())
         strength = "" if result.strength is None else f"{result.strength:.2f} ({result.killed} of {result.tried})"
+        strength += (
+            f", {result.added.strength:.2f} with {quantify(len(result.added.tests), 'new test')}"
+            if result.added
+            else ""
+        )
         kinds = Counter(finding.kind for finding in result.findings)
         said = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
         conditions = f"{same} of {tried} same" if tried else ""
@@ -693,10 +704,10 @@ def _write_repaired(
     *,
     quiet: bool,
 ) -> None:
-    """Write the audited tasks without their unstable tests."""
+    """Write the audited tasks without their unstable tests, and with those that were added."""
     from ..curation import repair_task  # slow to import
 
-    strong = [result for result in results if not min_strength or (result.strength or 0.0) >= min_strength]
+    strong = [result for result in results if not min_strength or _strength(result) >= min_strength]
     audited = [result for result in strong if result.status == "audited"]
     repaired = {result.task_id: repair_task(source.get(result.task_id), result) for result in audited}
     kept = [task for task in repaired.values() if task is not None]
@@ -715,6 +726,10 @@ def _write_repaired(
     lost = [name for name, task in repaired.items() if task is None]
     if lost:
         console.print(f"left out, because they cannot do without their unstable tests: {', '.join(lost)}")
+
+
+def _strength(result: "AuditRecord") -> float:
+    return result.added.strength if result.added else result.strength or 0.0
 
 
 def _print_dropped(console: Console, dropped: Mapping[str, str]) -> None:

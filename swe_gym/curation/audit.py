@@ -22,7 +22,7 @@ from ..errors import (
     quantify,
 )
 from ..files import append_lines, read_models
-from ..grading import CounterOptions, apply_diff, run_plainly
+from ..grading import CounterOptions, apply_diff, hidden_files, parse_id, run_plainly
 from ..rollout import DriverLink, OutcomeJob, run_outcomes, without_secrets
 from ..rollout.executors import open_executor
 from ..sandboxes import Sandbox
@@ -39,6 +39,18 @@ from .audit_checks import (
     read_files,
 )
 from .audit_variants import ChangedFile, Variant, break_hunk, make_variants, split_sections
+from .hardening import (
+    NOTES,
+    NewTest,
+    Seen,
+    choose_tests,
+    find_originals,
+    make_copies,
+    put_tests,
+    read_notes,
+    write_notes,
+    write_tests,
+)
 from .validation import check_unchanged, identify, judge_diff
 
 logger = logging.getLogger(__name__)
@@ -106,11 +118,36 @@ class EscapedVariant(Frozen):
         kind: "hunk" of the gold patch left out, "function" without its work, or the kind of a mutation.
         path: File that differs.
         diff: Difference to the gold patch; of a hunk, the hunk.
+        rejected_by: Added test that rejects it; empty if none does.
     """
 
     kind: str
     path: str
     diff: str
+    rejected_by: str = ""
+
+
+class AddedTests(Frozen):
+    """Tests that were added to a task, because they reject wrong solutions that its own tests accept.
+
+    Attributes:
+        test_patch: The test patch with them.
+        test_files: The test files with them.
+        fail_to_pass: Those of them that must start passing.
+        pass_to_pass: Those that must keep passing.
+        strength: Share of the wrong solutions that a test rejects now.
+    """
+
+    test_patch: str
+    test_files: dict[str, str]
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    strength: float
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.fail_to_pass, *self.pass_to_pass)
 
 
 class AuditRecord(Frozen):
@@ -131,6 +168,8 @@ class AuditRecord(Frozen):
         tried: Number of wrong solutions with an answer.
         unjudged: Number of those without: they do not apply, or the test runner or the sandbox failed.
         escaped: The others.
+        harden: Whether missing tests were looked for.
+        added: Those that were found.
         functions: Number of test functions that must start passing.
         counter_tests: Share of the tests that must start passing that have a counter-test; None if it is not known.
         not_tried: Check -> why it was not made.
@@ -157,6 +196,8 @@ class AuditRecord(Frozen):
     tried: int = 0
     unjudged: int = 0
     escaped: tuple[EscapedVariant, ...] = ()
+    harden: bool = False
+    added: AddedTests | None = None
     functions: int = 0
     counter_tests: float | None = None
     not_tried: dict[str, str] = {}
@@ -185,13 +226,18 @@ def read_audits(path: str | os.PathLike[str]) -> list[AuditRecord]:
 
 
 def repair_task(task: Task, record: AuditRecord) -> Task | None:
-    """Return a task without the tests that its audit found unstable or flaky.
+    """Return a task without the tests that its audit found unstable or flaky, and with those that the audit added.
 
     Returns:
         None if no test that must start passing is left, or if its evaluation has no lists that could lose tests.
     """
     gone = {*record.unstable, *record.flaky}
-    return task if not gone else _leave_out(task, gone)
+    left = task if not gone else _leave_out(task, gone)
+    if left is None or record.added is None:
+        return left
+    lists = {name: (*getattr(left.oracle, name), *getattr(record.added, name)) for name in LISTS}
+    files = {name: getattr(record.added, name) for name in ("test_patch", "test_files")}
+    return left.model_copy(update={"oracle": left.oracle.model_copy(update={**lists, **files})})
 
 
 def _leave_out(task: Task, gone: Collection[str]) -> Task | None:
@@ -212,6 +258,7 @@ def audit_tasks(
     backend: str = "local",
     sandbox_options: JsonObject | None = None,
     variants: int = 16,
+    harden: bool = False,
     workers: int = 2,
     record: str | os.PathLike[str] | None = None,
     date: str = "",
@@ -221,8 +268,7 @@ def audit_tasks(
 ) -> list[AuditRecord]:
     """Audit tasks, several at once.
 
-    Results are appended to `record`. Those it holds, of the same digest, backend and number of variants, are used
-    again.
+    Results are appended to `record`. Those it holds, of the same digest, backend and options, are used again.
 
     Args:
         source: Source of the tasks.
@@ -230,6 +276,7 @@ def audit_tasks(
         backend: Kind of sandbox.
         sandbox_options: Options as in `SweEnv`.
         variants: Largest number of wrong solutions per task.
+        harden: Whether to look for tests that reject the wrong solutions which the task's own tests accept.
         workers: Tasks at once.
         record: A JSONL file.
         date: Date for the records.
@@ -246,7 +293,7 @@ def audit_tasks(
     """
     if variants < 0 or workers < 1:
         raise UsageError(f"variants must be at least 0 and workers at least 1: {variants=}, {workers=}")
-    settings = _AuditSettings(backend, sandbox_options or {}, variants, date)
+    settings = _AuditSettings(backend, sandbox_options or {}, variants, harden, date)
     tasks = {name: _get(source, name) for name in (source.ids() if ids is None else ids)}
     known = [old for old in (read_audits(record) if record else []) if settings.still_holds(old, tasks)]
     found: dict[str, AuditRecord] = {}
@@ -284,13 +331,19 @@ class _AuditSettings:
     backend: str
     options: JsonObject
     variants: int
+    harden: bool
     date: str
 
     @property
     def facts(self) -> JsonObject:
         """Fields of a record that must be equal for its answer to hold."""
         options = without_secrets(self.options)
-        return {"backend": self.backend, "variants": self.variants, "sandbox_options": options}
+        return {
+            "backend": self.backend,
+            "variants": self.variants,
+            "harden": self.harden,
+            "sandbox_options": options,
+        }
 
     def still_holds(self, old: AuditRecord, tasks: Mapping[str, Task | str]) -> bool:
         """Whether an old record is still valid for these settings."""
@@ -406,6 +459,7 @@ class _Probe:
 
     Attributes:
         runs: Number of runs so far.
+        closed: Whether `close` was called.
         fixed: Why the workspace cannot be in another folder; empty if it can.
         online: Whether the task's sandboxes have a network.
     """
@@ -413,6 +467,8 @@ class _Probe:
     def __init__(self, task: Task, settings: _AuditSettings) -> None:
         self.task = task
         self.runs = 0
+        self.closed = False
+        self._others: list[_Probe] = []
         self._settings = settings
         self.fixed = _why_fixed(task, settings.options)
         self._moved = None if self.fixed else _move(task)
@@ -433,8 +489,11 @@ class _Probe:
 
     def close(self) -> None:
         """Close all sandboxes."""
+        self.closed = True
         for group in self._groups.values():
             group.close()
+        for other in self._others:
+            other.close()
 
     @property
     def group(self) -> SandboxGroup:
@@ -481,7 +540,15 @@ class _Probe:
         facts |= Stability(self, gold, empty, task.oracle, found).find()
         gone = {*facts["unstable"], *facts["flaky"]}
         left_out = gone if _leave_out(task, gone) else ()
-        facts |= self._measure_strength(files, gold, left_out, found)
+        limit = min(task.oracle.timeout, VARIANT_TIME * gold.duration + VARIANT_SECONDS)
+        strength, escaped = self._measure_strength(files, limit, left_out, found)
+        facts |= strength
+        if self._settings.harden and escaped:
+            left = _leave_out(task, gone) if gone else task
+            try:
+                facts |= _Hardening(self, left, files, escaped).find(facts)
+            except (GradingError, TaskError, DiffError) as error:
+                found.not_tried["harden"] = str(error)
         return {**facts, "status": "audited", "findings": tuple(found.list), "not_tried": found.not_tried}
 
     def _look_around(self, found: "Findings") -> tuple[list[ChangedFile], JsonObject]:
@@ -501,7 +568,7 @@ class _Probe:
             reason = "" if asked else "no function of a test that must start passing was found"
             reason = reason if files else "the gold patch changes no Python file"
             found.not_tried |= dict.fromkeys(("unasked name", "unasked message"), reason) if reason else {}
-        verdict = self._judge_gold()
+        verdict = self.judge_gold()
         if not verdict.resolved:
             found.not_tried["no counter-test"] = f"gold is not resolved with counter-tests: {verdict.reason}"
         covered, uncovered = verdict.counter_tests.kinds, verdict.counter_tests.uncovered
@@ -512,7 +579,7 @@ class _Probe:
         functions = {test.partition("[")[0] for test in task.oracle.fail_to_pass}
         return files, {"counter_tests": share, "functions": len(functions)}
 
-    def _judge_gold(self) -> Verdict:
+    def judge_gold(self) -> Verdict:
         """Judge gold with counter-tests, and without those that share a process if they disturb the tests."""
         oracle = self.task.oracle
         tests = (*oracle.fail_to_pass, *oracle.pass_to_pass, *oracle.expected)
@@ -557,13 +624,16 @@ class _Probe:
             found.add("quoted patch", f"the issue quotes {quoted:.0%} of the gold patch's long lines")
 
     def _measure_strength(
-        self, files: Sequence[ChangedFile], gold: Ends, gone: Collection[str], found: "Findings"
-    ) -> JsonObject:
-        """Run the tests with wrong solutions. Tests that are left out do not count."""
+        self, files: Sequence[ChangedFile], limit: float, gone: Collection[str], found: "Findings"
+    ) -> tuple[JsonObject, list[Variant]]:
+        """Run the tests with wrong solutions. Tests that are left out do not count.
+
+        Returns:
+            Fields of the record, and the wrong solutions that no test rejects.
+        """
         patch = self.task.oracle.gold_patch
-        limit = min(self.task.oracle.timeout, VARIANT_TIME * gold.duration + VARIANT_SECONDS)
         made = make_variants(patch, files, self._settings.variants)
-        ends = {variant: end for variant in made if (end := self._try_variant(variant, limit)) is not None}
+        ends = {variant: end for variant in made if (end := self.try_variant(variant, limit)) is not None}
         escaped = [variant for variant, end in ends.items() if end.passes(gone)]
         killed, tried = len(ends) - len(escaped), len(ends)
         for variant in escaped:
@@ -583,9 +653,26 @@ class _Probe:
             "tried": tried,
             "unjudged": len(made) - tried,
             "escaped": tuple(EscapedVariant(kind=one.kind, path=one.path, diff=one.shown) for one in escaped),
-        }
+        }, escaped
 
-    def _try_variant(self, variant: Variant, limit: float) -> Ends | None:
+    def watch(self, task: Task, diff: str, count: int, seed: str = "0") -> list[Seen]:
+        """Run test files whose copies note what they see. Return the notes of each."""
+        self.runs += 1
+        with self.group.fresh() as fresh:
+            folder = fresh.exec("folder=$(mktemp -d) && chmod 777 $folder && echo $folder").text.strip()
+            env = {NOTES: f"{folder}/notes", "PYTHONHASHSEED": seed}
+            run_plainly(task, diff, fresh, self.group.fresh, env=env)
+            notes = read_files(fresh, [f"{folder}/notes"])
+        return read_notes(b"".join(notes.values()).decode("utf-8", "replace"), count)
+
+    def of(self, task: Task) -> "_Probe":
+        """Return a probe of another task. It is closed with this one."""
+        self._others.append(_Probe(task, self._settings))
+        if self.closed:
+            self._others[-1].close()
+        return self._others[-1]
+
+    def try_variant(self, variant: Variant, limit: float) -> Ends | None:
         """Run the tests with a wrong solution. Return None if that is not possible."""
         try:
             return self.run(variant.diff, timeout=limit)
@@ -595,7 +682,112 @@ class _Probe:
             return None
 
     def _try_all(self, variants: Iterable[Variant], limit: float) -> Iterator[Ends | None]:
-        return (self._try_variant(variant, limit) for variant in variants)
+        return (self.try_variant(variant, limit) for variant in variants)
+
+
+class _Hardening:
+    """Looks for tests that reject wrong solutions, and checks them as the task's own tests are checked.
+
+    Args:
+        probe: Runs tests.
+        task: The task without unstable tests; None if none is left.
+        files: The Python files that gold changes.
+        escaped: The wrong solutions that no test rejects.
+
+    Raises:
+        TaskError: There is no such test.
+    """
+
+    def __init__(
+        self, probe: _Probe, task: Task | None, files: Sequence[ChangedFile], escaped: Sequence[Variant]
+    ) -> None:
+        if task is None:
+            raise TaskError("no test that must start passing is stable")
+        self._probe, self._task, self._escaped = probe, task, escaped
+        named = {parse_id(test).path for test in (*task.oracle.fail_to_pass, *task.oracle.pass_to_pass)} - {""}
+        with probe.group.fresh() as fresh:
+            self._before = read_files(fresh, sorted({*hidden_files(task.oracle), *named}))
+            tests = put_in_tests(task, fresh)
+            self._tests = {path: data for path, data in tests.items() if path.endswith(".py")}
+        self._originals = find_originals(task.oracle, self._tests)
+        self._copies = make_copies(self._originals, files)
+        if not self._copies:
+            raise TaskError("none of its tests can be copied: they have parameters, or are no functions of Python")
+
+    def find(self, facts: JsonObject) -> JsonObject:
+        """Return fields of the record.
+
+        Args:
+            facts: The fields so far.
+        """
+        wanted = self._choose()
+        for _ in range(MOST_ROUNDS):
+            if not wanted:
+                break
+            draft = self._put(wanted)
+            rejected = self._check(draft, {one.test for one in wanted})
+            useful = {*rejected.values()}
+            if len(useful) == len(wanted):
+                return self._describe(draft, rejected, facts)
+            wanted = [one for one in wanted if one.test in useful]
+        raise TaskError("no test with other values tells a wrong solution from gold, and is stable")
+
+    def _choose(self) -> list[NewTest]:
+        """Return tests whose values tell wrong solutions from gold."""
+        noted = self._with_files(write_notes(self._copies, self._tests), self._task)
+        gold, count = self._task.oracle.gold_patch, len(self._copies)
+        runs = [self._probe.watch(noted, diff, count, seed) for diff, seed in ((gold, "0"), (gold, "7"), ("", "0"))]
+        wrong = [self._probe.watch(noted, variant.diff, count) for variant in self._escaped]
+        if not any(seen.ended for seen in runs[0]):
+            raise TaskError("the test command does not run copies of its tests, or they fail with gold")
+        return choose_tests(self._copies, runs[0], runs[1], runs[2], wrong)
+
+    def _with_files(self, files: Mapping[str, bytes], task: Task) -> Task:
+        changed = {path: data for path, data in files.items() if data != self._tests[path]}
+        return task.model_copy(update={"oracle": put_tests(task.oracle, self._before, changed)})
+
+    def _put(self, wanted: Sequence[NewTest]) -> Task:
+        """Return the task with new tests, which must keep passing."""
+        task = self._with_files(write_tests(wanted, self._tests), self._task)
+        kept = (*task.oracle.pass_to_pass, *(one.test for one in wanted))
+        return task.model_copy(update={"oracle": task.oracle.model_copy(update={"pass_to_pass": kept})})
+
+    def _check(self, draft: Task, new: set[str]) -> dict[Variant, str]:
+        """Return which new test rejects which wrong solution: tests that pass with gold under all conditions."""
+        with self._probe.of(draft) as probe:
+            gold, empty = probe.run(draft.oracle.gold_patch), probe.run("")
+            stable = Stability(probe, gold, empty, draft.oracle, Findings()).find() if gold.counts else {}
+            changing = {*stable.get("unstable", ()), *stable.get("flaky", ())}
+            if changing - new:
+                raise TaskError(f"with new tests in its file, the status of {min(changing - new)} changes")
+            good = [test for test in sorted(new - changing) if gold.passed.get(test)]
+            ends = {variant: probe.try_variant(variant, draft.oracle.timeout) for variant in self._escaped}
+            self._failing = {test for test in good if empty.counts and not empty.passed.get(test)}
+            self._sound = gold.resolved and probe.judge_gold().resolved
+            self._probe.runs += probe.runs
+        found: dict[Variant, str] = {}
+        for variant, end in ends.items():
+            tests = [test for test in good if end is not None and end.counts and not end.passed.get(test)]
+            found |= {variant: tests[0]} if tests else {}
+        return found
+
+    def _describe(self, draft: Task, rejected: Mapping[Variant, str], facts: JsonObject) -> JsonObject:
+        if not self._sound:
+            raise TaskError("gold is not resolved with new tests")
+        new = sorted({*rejected.values()})
+        added = AddedTests(
+            test_patch=draft.oracle.test_patch,
+            test_files=dict(draft.oracle.test_files),
+            fail_to_pass=tuple(test for test in new if test in self._failing),
+            pass_to_pass=tuple(test for test in new if test not in self._failing),
+            strength=round((facts["killed"] + len(rejected)) / facts["tried"], 3),
+        )
+        by = {(one.kind, one.path, one.shown): test for one, test in rejected.items()}
+        escaped = (
+            one.model_copy(update={"rejected_by": by.get((one.kind, one.path, one.diff), "")})
+            for one in facts["escaped"]
+        )
+        return {"added": added, "escaped": tuple(escaped)}
 
 
 def _why_fixed(task: Task, options: JsonObject) -> str:
@@ -621,6 +813,9 @@ def _name_of(folder: str) -> re.Pattern[str]:
 
 BROKEN = 3
 """Ways in which a hunk that can be left out is broken. If a test notices one, the hunk may be redundant."""
+
+MOST_ROUNDS = 3
+"""Times that new tests are checked. After each, those that reject nothing, or are not stable, are dropped."""
 
 ENOUGH = 4
 """Wrong solutions from which a low share of rejected ones means something."""

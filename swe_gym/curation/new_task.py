@@ -547,8 +547,8 @@ def _commit_and_parent(folder: Path, commit: str) -> tuple[str, str]:
     if not parents:
         shallow = _ask_git(folder, "rev-parse", "--is-shallow-repository") != "false"
         raise (TaskError if shallow else _NoTask)(
-            f"commit {new} of {folder} has no parent, from which the policy would start: choose a later commit "
-            "(--commit), or fetch the history of a shallow clone (git fetch --unshallow)"
+            f"commit {new} of {folder} has no parent, from which the policy would start: choose a later commit, "
+            "or fetch the history of a shallow clone (git fetch --unshallow)"
         )
     return new, parents[0]
 

@@ -336,15 +336,19 @@ def _audit_section(audit: JsonObject) -> str:
     name = _escape(audit["task_id"])
     found = "".join(f"<li><b>{_escape(one['kind'])}</b>: {_escape(one['what'])}\n" for one in audit["findings"])
     escaped = "".join(
-        f"<details open><summary>{_escape(one['kind'])} in {_escape(one['path'])}</summary>"
+        f"<details open><summary>{_escape(one['kind'])} in {_escape(one['path'])}{_rejected(one)}</summary>"
         f"<pre>{_color_diff(one['diff'])}</pre></details>\n"
         for one in audit["escaped"]
     )
     said = f"<ul>{found}</ul>" if found else f"<p>{_escape(audit['reason'] or 'No findings.')}</p>"
     missing = "".join(f"<li>{_escape(line)}\n" for line in _find_missing(audit))
     said += f"<p>Not checked:</p><ul>{missing}</ul>" if missing else ""
-    title = f"<h3>{quantify(len(audit['escaped']), 'wrong solution')} that every required test accepts</h3>"
+    title = f"<h3>{quantify(len(audit['escaped']), 'wrong solution')} that every test of the task accepts</h3>"
     return f'<section id="task-{name}"><h2>{name}</h2>{said}{escaped and title + escaped}</section>\n'
+
+
+def _rejected(escaped: JsonObject) -> str:
+    return f", rejected by the added test {_escape(escaped['rejected_by'])}" if escaped.get("rejected_by") else ""
 
 
 def _find_missing(audit: JsonObject) -> Iterator[str]:

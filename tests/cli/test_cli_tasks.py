@@ -137,7 +137,7 @@ NEW = ["tasks", "new", "own.jsonl", "--times", "1", "--tests", "python -m unitte
 
 def test_dropped_tests_are_named_with_their_reason(cli, calc: Path, tmp_path: Path) -> None:
     (tmp_path / "issue.md").write_text("Sums are wrong.\n")
-    result = cli(*NEW, "--from-git", calc, "--commit", "HEAD~3", "--statement", "issue.md")
+    result = cli(*NEW, "--from-git", calc, "HEAD~3", "--statement", "issue.md")
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith(
         "1 tests were dropped:\n  1 failed with the gold patch\n    tests.test_calc.TestCalc.test_subtracts\n"
@@ -150,7 +150,7 @@ def test_dropped_tests_are_named_with_their_reason(cli, calc: Path, tmp_path: Pa
 
 
 def test_each_commit_of_a_range_is_tried_once(cli, calc: Path, tmp_path: Path) -> None:
-    words = [*NEW, "--from-git", calc, "--commit", "HEAD~4..HEAD"]
+    words = [*NEW, "--from-git", calc, "HEAD~4..HEAD"]
     result = cli(*words)
     assert (result.status, result.err) == (0, "")
     assert "Of 4 commits without a task so far, 1 made a valid one." in result.out.replace("\n", " ")
@@ -176,15 +176,11 @@ def test_each_commit_of_a_range_is_tried_once(cli, calc: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--from-pypi", "a", "1", "2", "--commit", "A..B"], "--commit goes with --from-git"),
-        (
-            ["--from-git", ".", "--tests", "x", "--commit", "A..B", "--statement", "x.md"],
-            "--statement is for one task",
-        ),
+        (["--from-git", ".", "A..B", "--tests", "x", "--statement", "x.md"], "--statement is for one task"),
         (["--from-pypi", "a", "1", "ALL", "--statement", "x.md"], "--statement is for one task"),
         (["--mutate", "a", "1", "2"], "a is a folder: pass the command that runs its tests"),
         (["--from-pypi", "a", "1", "2", "--workers", "3"], "--workers goes with --mutate"),
-        (["--from-git", ".", "--tests", "python -m unittest", "--commit", "A..B"], "not a git repository"),
+        (["--from-git", ".", "A..B", "--tests", "python -m unittest"], "not a git repository"),
     ],
 )
 def test_ranges_that_cannot_be_tried_are_refused(cli, tmp_path: Path, words: list[str], message: str) -> None:
@@ -494,7 +490,8 @@ def test_audits_of_a_record_are_printed_and_unstable_tests_are_left_out(cli, tmp
     as_json = cli("tasks", "audit", "toy:3", "--record", "audits.jsonl", "--match", tasks[2].task_id, "--json")
     assert as_json.status == 0
     assert [one["strength"] for one in json.loads(as_json.out)] == [1.0]
-    assert cli("tasks", "audit", "toy:3", "--min-strength", 0.8).err.endswith("write swe-gym tasks audit SOURCE FILE\n")
+    for option in (["--min-strength", 0.8], ["--harden"]):
+        assert cli("tasks", "audit", "toy:3", *option).err.endswith("write swe-gym tasks audit SOURCE FILE\n")
     strong = cli("tasks", "audit", "toy:3", "strong.jsonl", "--record", "audits.jsonl", "--min-strength", 0.8)
     assert strong.out.endswith("1 task in strong.jsonl\nleft out: 2 weak\n")
     none = cli("tasks", "audit", "toy:3", "strong.jsonl", "--record", "audits.jsonl", "--match", tasks[1].task_id)

@@ -269,6 +269,74 @@ def test_a_sound_task_has_no_finding_and_is_not_audited_again(tmp_path: Path) ->
         read_audits(record)
 
 
+CLIP = """
+
+def clip(value, low=0, high=10):
+    if value < low:
+        return low
+    return high if value > high else value
+"""
+
+WEAK = """import unittest
+import m
+
+
+class T(unittest.TestCase):
+    def setUp(self):
+        self.high = 10
+
+    def test_clip(self):
+        found = m.clip(5)
+        self.assertEqual(found, 5)
+        self.assertTrue(m.clip(12, high=self.high))
+"""
+
+WEAK_ROWS = """import pytest
+import m
+
+
+@pytest.mark.parametrize("given, wanted", [(5, 5), (6, 6)])
+def test_clip(tmp_path, given, wanted):
+    assert m.clip(given) == wanted
+"""
+
+
+def clip_task(tests: str, command: str, *starting: str) -> Task:
+    task = make_task(OLD + CLIP, tests, "clip(value, low=0, high=10) is missing", [], [], env=QUICK)
+    changed = {"evaluation": TestCommand(test_cmd=command), "fail_to_pass": starting}
+    return task.model_copy(update={"oracle": task.oracle.model_copy(update=changed)})
+
+
+def test_missing_tests_are_written_and_validated(tmp_path: Path) -> None:
+    """One wrong solution is as right as gold: none rejects it."""
+    task, record = clip_task(WEAK, "python -m unittest test_m", name("test_clip")), tmp_path / "audits.jsonl"
+    (found,) = audit_tasks(of(task), harden=True, variants=4, record=record)
+    assert found.added is not None
+    assert (found.strength, found.added.strength) == (0.5, 0.75)
+    assert found.added.tests == (name("test_clip_variation_1"),)
+    assert [(one.kind, one.rejected_by) for one in found.escaped] == [
+        ("comparison", ""),
+        ("default", name("test_clip_variation_1")),
+    ]
+    hardened = repair_task(task, found)
+    assert hardened is not None
+    assert hardened.oracle.fail_to_pass == (name("test_clip"), *found.added.fail_to_pass)
+    text = hardened.oracle.test_files["test_m.py"]
+    assert text.startswith(WEAK)
+    assert "    def test_clip_variation_1(self):\n" in text
+    assert audit_tasks(of(task), harden=True, variants=4, record=record) == [found]
+    assert repair_task(task, found.model_copy(update={"added": None})) == task
+
+
+@pytest.mark.thorough
+def test_missing_tests_of_a_test_with_parameters_are_written() -> None:
+    task = clip_task(WEAK_ROWS, "python -m pytest -q -p no:cacheprovider", "test_m.py::test_clip[5-5]")
+    (found,) = audit_tasks(of(task), harden=True, sandbox_options={"options": {"python_prefix": PREFIX}})
+    assert found.strength is not None
+    assert found.added is not None
+    assert found.strength < found.added.strength
+
+
 def test_what_cannot_be_audited_is_told() -> None:
     task = sound()
     without_gold = task.model_copy(update={"oracle": task.oracle.model_copy(update={"gold_patch": ""})})

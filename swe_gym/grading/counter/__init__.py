@@ -6,7 +6,7 @@ into passes too, and that reveals it: no list of tricks is needed.
 
 from .changes import NATURAL, Kind
 from .plan import CounterGroup, CounterOptions, CounterPlan, CounterText, Scope, plan_counters
-from .source import Source, TextEdit
+from .source import Source, TextEdit, name_of
 
 __all__ = [
     "NATURAL",
@@ -18,5 +18,6 @@ __all__ = [
     "Scope",
     "Source",
     "TextEdit",
+    "name_of",
     "plan_counters",
 ]
