@@ -7,6 +7,8 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..files import is_test_path
+
 CONTEXT = 3
 MAX_COMPARED = 25_000_000
 """Largest product of line counts for which lines are matched. Beyond it, the differing middle is replaced whole."""
@@ -201,3 +203,34 @@ def split_diff(diff: str) -> Iterator[tuple[set[str], str]]:
     for part in re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE):
         if part.startswith("diff --git "):
             yield touched_files(part), part
+
+
+COMMENT = re.compile(r"\s*#.*")
+"""A line of Python with a comment only."""
+
+
+def normalize_patch(patch: str) -> str:
+    """Return the removed and added lines of a git diff in a form that equal changes share.
+
+    Tests, context, places, blank lines, Python's comments, and spaces at the ends of lines and in rows do not count.
+    Indentation does.
+    """
+    parts = []
+    for names, text in sorted(split_diff(patch), key=lambda one: sorted(one[0])):
+        if all(map(is_test_path, names)):
+            continue
+        _, _, hunks = text.partition("\n@@ ")
+        changed = [line for line in hunks.split("\n")[1:] if line.startswith(("+", "-"))]
+        python = all(name.endswith((".py", ".pyi")) for name in names)
+        lines = [_squeeze(one) for one in changed if one[1:].strip() and not (python and COMMENT.fullmatch(one[1:]))]
+        body = lines if hunks else text.split("\n")[1:]  # a mode, a binary or an empty file
+        if body:
+            parts.append("\n".join([" ".join(sorted(names)), *body]))
+    return "\n".join(parts)
+
+
+def _squeeze(line: str) -> str:
+    """Return a line without spaces at its end, and with one space for each row of them behind the indentation."""
+    indented = line[1:].expandtabs(8)
+    text = indented.lstrip()
+    return line[0] + " " * (len(indented) - len(text)) + " ".join(text.split())

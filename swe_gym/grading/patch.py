@@ -21,7 +21,7 @@ from typing import ClassVar
 from ..errors import DiffError, FileError, SandboxError, TaskError
 from ..sandboxes import Sandbox
 from ..types import FileEntry, Frozen
-from .diff import file_diff, touched_files
+from .diff import file_diff, normalize_patch, touched_files
 
 EXCLUDED = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.pyo", ".pytest_cache", ".mypy_cache", ".ruff_cache"),
@@ -148,6 +148,11 @@ class Patch(Frozen):
     def diff(self) -> str:
         """Return a git diff. `git apply` on the original gives exactly the bytes and modes of the work."""
         return "".join(file_diff(c.path, c.old, c.new, c.old_mode, c.new_mode) for c in self.changes)
+
+    @staticmethod
+    def normalize(diff: str) -> str:
+        """Return the removed and added lines of a git diff in a form that equal work shares: see `normalize_patch`."""
+        return normalize_patch(diff)
 
 
 # --- taking --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -29,7 +29,7 @@ from .plan import Plan, hash_config, without_secrets
 from .policies import PolicyFactory, make_players
 from .policies.base import AsksServer, ChecksTasks
 from .pool import EpisodePool, Executor
-from .progress import Progress, RolloutBudget, Tally, check_price
+from .progress import PatchVotes, Progress, RolloutBudget, Tally, check_price
 
 REPORT_EVERY = 1.0
 """Seconds between two reports of progress."""
@@ -62,6 +62,8 @@ class RolloutOptions(Frozen):
         grace: Seconds that a cancelled try has to end before its thread is abandoned.
         cancel_last: Share of all episodes that are cancelled once only they remain. 0 waits for all.
         warm: Number of sandboxes that start before a worker is free.
+        early_stop: "votes": start no further attempt at a task once no other patch can get as many votes as the one
+            that leads. The first attempts at all tasks start before any second one. Empty: start all attempts.
         any_server: Whether the run may resume with another server, or another model under the same name.
     """
 
@@ -75,6 +77,7 @@ class RolloutOptions(Frozen):
     grace: float = Field(default=10.0, gt=0)
     cancel_last: float = Field(default=0.0, ge=0, lt=1)
     warm: int = Field(default=0, ge=0)
+    early_stop: Literal["", "votes"] = ""
     any_server: bool = False
 
     @property
@@ -266,6 +269,9 @@ class _Engine:
         self._on_progress = on_progress
         run = folder.run
         keys = [EpisodeKey(task, attempt, run.config_hash) for task in run.tasks for attempt in range(run.attempts)]
+        self._votes = PatchVotes(run.attempts) if options.early_stop else None
+        if self._votes:
+            keys.sort(key=lambda key: key.attempt)
         self._left = [key for key in keys if key not in folder.finished]
         before = [folder.finished[key] for key in keys if key in folder.finished]
         failed = [one for one in folder.failed if run.counts(one.task_id, one.attempt)]
@@ -303,6 +309,7 @@ class _Engine:
         """Play what is left. Returns or raises when nothing runs any more."""
         with self._hearing_signals(), self._pool as pool:
             self._stop_if_spent()
+            self._left = self._omit_settled(self._left)
             for one in pool.run(() if pool.stopping else self._left, raising=False):
                 self._guard(lambda one=one: self._write(one))  # type: ignore[misc]  # a default binds the loop's try
             progress = self._report()  # before the pool is closed, which stops it
@@ -341,6 +348,7 @@ class _Engine:
         if failure is None:
             self._folder.add(record)
             self._tally.finished(record)
+            self._vote(record)
         else:
             self._given_up += not (failure.retry and self._pool.retry(one))
             self._folder.fail(record)
@@ -351,6 +359,24 @@ class _Engine:
         if not self._pool.stopping and (message := self._tally.too_many_failures(self._options.max_failure_rate)):
             self._too_many_failures = message
             self._pool.drain("too many failures")
+
+    def _omit_settled(self, keys: list[EpisodeKey]) -> list[EpisodeKey]:
+        """Return the episodes of tasks that the attempts of earlier processes have not settled."""
+        if self._votes is None:
+            return keys
+        for one in Trajectory.read(self._folder.path / "trajectories.jsonl") if self._folder.finished else ():
+            if self._folder.run.counts(one.task_id, one.attempt):
+                self._votes.add(one)
+        wanted = [key for key in keys if not self._votes.is_settled(key.task_id)]
+        self._tally.omit(len(keys) - len(wanted))
+        return wanted
+
+    def _vote(self, record: Trajectory) -> None:
+        """Drop the attempts at a task that cannot change which patch has most votes."""
+        if self._votes is not None:
+            self._votes.add(record)
+            if self._votes.is_settled(record.task_id):
+                self._tally.omit(self._pool.drop(lambda key: key.task_id == record.task_id))
 
     def _stop_if_spent(self) -> None:
         used = self._tally.usage + self._running_usage

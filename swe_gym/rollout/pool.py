@@ -333,6 +333,19 @@ class EpisodePool(Generic[Key, AnyJob]):
         heapq.heappush(self._delayed, (time.monotonic() + delay, next(self._order), job.key, job.number + 1))
         return True
 
+    def drop(self, unwanted: Callable[[Key], bool]) -> int:
+        """Never start the jobs of some keys that have not started. Return the number of these keys."""
+        dropped = [job for job in self._prepared if unwanted(job.key)]
+        for job in dropped:
+            self._prepared.remove(job)
+            job.close()
+        kept = [key for key in self._waiting if not unwanted(key)]
+        later = [one for one in self._delayed if not unwanted(one[2])]
+        count = len(dropped) + len(self._waiting) - len(kept) + len(self._delayed) - len(later)
+        self._waiting, self._delayed = collections.deque(kept), later
+        heapq.heapify(self._delayed)
+        return count
+
     def drain(self, why: str) -> None:
         """Start no more jobs; those that run are played to their end."""
         if not self.stopping:

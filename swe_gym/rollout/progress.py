@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from ..errors import UsageError
+from ..grading import Patch
 from ..trajectories import Prices, Trajectory, Usage
 from ..trajectories.run_folder import IndexLine
 from ..types import Frozen
@@ -134,6 +135,10 @@ class Tally:
         self._use(trajectory.usage)
         self._window.append(False)
 
+    def omit(self, count: int) -> None:
+        """Take episodes that are not needed out of the plan."""
+        self._total -= count
+
     def failed(self, failure: Failure, usage: Usage) -> None:
         """Count a failed try."""
         self._failures[failure.name] += 1
@@ -202,6 +207,30 @@ class Tally:
             eta=left * seconds / here if here and not stopping else None,
             stopping=stopping,
         )
+
+
+class PatchVotes:
+    """The patches of the attempts at each task, which vote as for the selector "votes".
+
+    Args:
+        attempts: Number of attempts at each task.
+    """
+
+    def __init__(self, attempts: int) -> None:
+        self._attempts = attempts
+        self._forms: dict[str, list[str]] = collections.defaultdict(list)
+
+    def add(self, one: Trajectory) -> None:
+        """Count the vote of an attempt. An empty patch has none, and one that was recorded in part equals no other."""
+        form = Patch.normalize(one.patch)
+        self._forms[one.task_id].append(f"{one.attempt}\0{form}" if one.patch_bytes else form)
+
+    def is_settled(self, task_id: str) -> bool:
+        """Return whether no other patch can get as many votes as the one that leads."""
+        forms = self._forms[task_id]
+        left = self._attempts - len(forms)
+        most, second = [*(count for _, count in collections.Counter(filter(None, forms)).most_common(2)), 0, 0][:2]
+        return most > second + left
 
 
 class RolloutBudget(Frozen):

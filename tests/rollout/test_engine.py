@@ -1,6 +1,8 @@
 """Rollouts: episodes, budgets, failures, stragglers, invalid plans."""
 
+import collections
 import contextlib
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from swe_gym.rollout.plan import Plan, hash_config
 from swe_gym.rollout.policies.base import Policy, PolicyReport
 from swe_gym.rollout.policies.baseline import EmptyPolicy
 from swe_gym.rollout.policies.llm import action_of
-from swe_gym.rollout.progress import Progress, RolloutBudget
+from swe_gym.rollout.progress import PatchVotes, Progress, RolloutBudget
 from swe_gym.tasks.file import write_tasks
 from swe_gym.trajectories.run_folder import FAILED, EpisodeKey, RunFolder, RunInfo, read_index, read_live, read_run
 from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Turn, Usage
@@ -517,6 +519,50 @@ def test_stragglers_are_cancelled(plan: Plan, tmp_path: Path, never: Callable[[i
     assert [one.task_id for one in judged(result)] == ["a", "c"]
     assert result.progress.failures == {"straggler": 1}
     assert not make.closed.is_set()
+
+
+def test_no_attempt_starts_that_cannot_change_the_votes(plan: Plan, tmp_path: Path) -> None:
+    early = RolloutOptions(workers=1, early_stop="votes")
+    plan = plan.model_copy(update={"tasks": ("a", "b"), "attempts": 3})
+    result = rollout(plan, tmp_path / "run", early)
+    assert [(one.task_id, one.attempt) for one in result.trajectories()] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert (result.progress.done, result.progress.total) == (4, 4)
+    again = rollout(plan, tmp_path / "run", early)
+    assert (again.progress.done, again.progress.done_before, again.progress.total) == (4, 4, 4)
+    more = rollout(plan.model_copy(update={"attempts": 4}), tmp_path / "run", early)
+    assert (more.progress.done, more.progress.total) == (6, 6)
+
+
+def test_votes_are_settled_once_no_patch_can_draw_level() -> None:
+    def patch(text: str) -> str:
+        return f"diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-1\n+{text}\n" if text else ""
+
+    for count in range(1, 5):
+        for texts in itertools.product(("", "2", "3"), repeat=count):
+            for seen in range(count + 1):
+                votes = PatchVotes(count)
+                for attempt, text in enumerate(texts[:seen]):
+                    votes.add(
+                        Trajectory.model_construct(task_id="a", attempt=attempt, patch=patch(text), patch_bytes=0)
+                    )
+                leads = [
+                    _leaders([*texts[:seen], *rest])
+                    for rest in itertools.product(("", "2", "3", "4"), repeat=count - seen)
+                ]
+                sure = all(len(one) == 1 and one == leads[0] for one in leads)
+                assert votes.is_settled("a") == sure, (texts, seen)
+
+
+def _leaders(texts: list[str]) -> set[str]:
+    found = collections.Counter(filter(None, texts))
+    return {text for text, votes in found.items() if votes == max(found.values())}
+
+
+def test_a_patch_that_was_recorded_in_part_equals_no_other() -> None:
+    votes = PatchVotes(3)
+    for attempt in range(2):
+        votes.add(Trajectory.model_construct(task_id="a", attempt=attempt, patch="diff", patch_bytes=9))
+    assert not votes.is_settled("a")
 
 
 def test_a_try_cancelled_before_its_sandbox_starts_ends(plan: Plan, tmp_path: Path) -> None:

@@ -63,6 +63,18 @@ def test_retry_is_refused_after_the_last_try() -> None:
     assert list(pool.run(())) == []
 
 
+def test_dropped_keys_never_start() -> None:
+    pool = EpisodePool(Echo, workers=1, retries=1, warm=1, executor=ByHand(order=["a", "d"]))
+    with pool:
+        ends = []
+        for job in pool.run("abcd"):
+            ends.append(job.key)
+            if job.key == "a":
+                assert pool.retry(Echo("b", 1))
+                assert pool.drop(lambda key: key in "bc") == 3  # one prepared, one waiting, one to be retried
+    assert ends == ["a", "d"]
+
+
 def test_delays_double_up_to_half_a_minute() -> None:
     assert [retry_delay(number) for number in (2, 3, 4, 9)] == [1.0, 2.0, 4.0, 30.0]
 

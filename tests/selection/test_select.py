@@ -15,11 +15,11 @@ from runs_on_disk import trajectory, write_run
 from swe_gym.cli.certify import Where
 from swe_gym.cli.select import _settings
 from swe_gym.errors import UsageError
+from swe_gym.grading.diff import normalize_patch
 from swe_gym.rollout.policies.llm import SCORE, read_score
 from swe_gym.selection import Candidate, Scores, Selection, SelectionSettings, TaskAttempts, fixed_scores, select
 from swe_gym.selection.choosing import measure
 from swe_gym.selection.execution import RunOutcome, _score
-from swe_gym.selection.recorded import normalize_patch
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.openai_server import ModelReply, OpenAIServer
 from swe_gym.trajectories.statistics import calibration_error, expected_choice, pairwise_auc, pass_at_k, score_bins
@@ -218,7 +218,7 @@ SAME = [
 
 
 def test_equal_changes_have_one_form() -> None:
-    assert len({normalize_patch(Candidate(attempt=0, patch=patch)) for patch in SAME}) == 1
+    assert len({normalize_patch(patch) for patch in SAME}) == 1
 
 
 def test_other_changes_have_other_forms() -> None:
@@ -231,7 +231,7 @@ def test_other_changes_have_other_forms() -> None:
         "diff --git a/x b/x\nold mode 100644\nnew mode 100755\n",
         "",
     ]
-    assert len({normalize_patch(Candidate(attempt=0, patch=patch)) for patch in others}) == len(others)
+    assert len({normalize_patch(patch) for patch in others}) == len(others)
 
 
 def test_a_package_for_tests_is_work() -> None:
