@@ -473,7 +473,7 @@ def _try_each(
     options: "BuildOptions",
 ) -> None:
     """Add tasks of all releases of a package, or of a range of commits, to a file."""
-    from ..curation import make_commit_tasks, make_release_tasks  # slow to import
+    from ..curation import find_commits, find_releases, make_change_tasks  # slow to import
 
     record, date = output.with_suffix(".records.jsonl"), datetime.datetime.now(datetime.UTC).date().isoformat()
     ends: Counter[str] = Counter()
@@ -483,11 +483,9 @@ def _try_each(
         line = f"{one.task_id}: {one.status}{one.reason and ': '}{one.reason}"
         open_console().print(line, markup=False, highlight=False, soft_wrap=True)
 
+    changes = find_releases(*releases[:2]) if releases else find_commits(commits[0], tests, commits[1])
     given: dict[str, Any] = {"times": options.runs, "date": date, "known": known, "on_record": tell}
-    if releases:
-        made = make_release_tasks(*releases[:2], str(record), options, **given)
-    else:
-        made = make_commit_tasks(commits[0], tests, commits[1], str(record), options, **given)
+    made = make_change_tasks(changes, str(record), options, **given)
     _add_tasks(made, output, known, record)
     tried, undecided = quantify(ends.total(), "release" if releases else "commit"), ends["error"] + ends["skipped"]
     text = f"Of {tried} without a task so far, {ends['valid']} made a valid one. The records say why others did not."

@@ -16,8 +16,9 @@ if TYPE_CHECKING:  # read by `registry`: a name is imported when it is first use
     from .new_task import BuildOptions as BuildOptions
     from .new_task import build_commit_task as build_commit_task
     from .new_task import build_release_task as build_release_task
-    from .new_task import make_commit_tasks as make_commit_tasks
-    from .new_task import make_release_tasks as make_release_tasks
+    from .new_task import find_commits as find_commits
+    from .new_task import find_releases as find_releases
+    from .new_task import make_change_tasks as make_change_tasks
     from .validation import judge_diff as judge_diff
     from .validation import rate_tasks as rate_tasks
     from .validation import validate as validate

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..grading import file_diff, parse_id
 from ..grading.counter import Source, TextEdit, name_of
-from ..syntax import evaluate
+from ..syntax import evaluate, parse
 from ..types import Oracle
 from .audit_variants import ChangedFile, split_sections
 from .mutation import Function
@@ -245,7 +245,16 @@ def make_copies(originals: Sequence[Original], changed: Collection[ChangedFile])
     """
     hints = _find_hints(changed)
     turns = zip_longest(*(_copies_of(original, hints) for original in originals[:MOST_COPIES]))
-    return list(islice(filter(None, chain.from_iterable(turns)), MOST_COPIES))
+    copies = (copy for copy in chain.from_iterable(turns) if copy is not None and _is_python(copy))
+    return list(islice(copies, MOST_COPIES))
+
+
+def _is_python(copy: Copy) -> bool:
+    try:
+        parse(f"class _:\n    pass\n{_text(copy, '_', {})}")
+    except SyntaxError:
+        return False
+    return True
 
 
 class Hints(NamedTuple):
@@ -331,7 +340,7 @@ def _vary(source: Source, node: ast.expr | ast.stmt, hints: Hints) -> Iterator[T
         case ast.List(elts=parts, ctx=ast.Load()) | ast.Tuple(elts=parts, ctx=ast.Load()) if len(parts) > 1:
             starts, ends = zip(*map(source.span, parts), strict=True)
             yield TextEdit(starts[0], starts[1], "")
-            yield TextEdit(ends[-2], ends[-1], "," if isinstance(node, ast.Tuple) else "")
+            yield TextEdit(ends[-2], ends[-1], "," if isinstance(node, ast.Tuple) and len(parts) == 2 else "")
             words = [source.text_of(one) for one in parts]
             yield TextEdit(starts[0], ends[-1], ", ".join([*words, words[0]]))
             yield TextEdit(starts[0], ends[-1], ", ".join(reversed(words)))

@@ -222,82 +222,54 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
     )
 
 
-def make_commit_tasks(
-    repository: str,
-    tests: str,
-    commits: str,
-    record: str,
-    options: BuildOptions = DEFAULTS,
-    *,
-    times: int = RUNS,
-    date: str = "",
-    known: Collection[str] = (),
-    on_record: Callable[[TaskRecord], None] = lambda _: None,
-) -> Iterator[Task]:
-    """Yield a validated task of each commit of a range that makes one, oldest first. Merges make none.
+class Changes(NamedTuple):
+    """Changes of a project that may make a task each.
+
+    Attributes:
+        tests: Command that runs the tests; empty for pytest.
+        builds: Id of a task -> what builds it.
+    """
+
+    tests: str
+    builds: Mapping[str, Callable[[BuildOptions], Task]]
+
+
+def find_commits(repository: str, tests: str, commits: str) -> Changes:
+    """Return the commits of a range, oldest first, without merges.
 
     Args:
         repository: A git repository on this machine.
         tests: Command that runs the tests; see `build_commit_task`.
         commits: The range, as git takes it, such as "v1.0..HEAD".
-        record: JSONL file of the validations, and of the reasons why other commits make no task. Commits with the
-            status "invalid" are not tried again with the same tests, Python, requirements and numbers of runs. The
-            digest of such a record is that of these.
-        options: How each task is built.
-        times: Validations of each task.
-        date: Date for the records.
-        known: Ids of tasks that an earlier call has made.
-        on_record: Called with the record of each commit that is not known, old ones too.
 
     Raises:
         UsageError: The repository does not exist.
         TaskError: A commit of the range is missing, or the range is empty.
-        MissingInterpreter: That version of Python is not installed.
-        SandboxError: The index or a sandbox failed.
     """
     folder = open_repository(repository)
     found = _ask_git(folder, "rev-list", "--reverse", "--no-merges", "--end-of-options", commits, "--").split()
     if not found:
         raise TaskError(f"there is no commit in {commits} of {folder}")
 
-    def build(commit: str) -> Task:
+    def build(commit: str, options: BuildOptions) -> Task:
         _check_files(folder, commit)
         return build_commit_task(repository, tests, commit, options)
 
-    states = {_commit_id(folder, commit): functools.partial(build, commit) for commit in found}
-    making = _Making(_digest(tests, options, times), record, options, times, date, on_record)
-    return _make_each(states, making, known)
+    return Changes(tests, {_commit_id(folder, commit): functools.partial(build, commit) for commit in found})
 
 
-def make_release_tasks(
-    package: str,
-    first: str,
-    record: str,
-    options: BuildOptions = DEFAULTS,
-    *,
-    times: int = RUNS,
-    date: str = "",
-    known: Collection[str] = (),
-    on_record: Callable[[TaskRecord], None] = lambda _: None,
-) -> Iterator[Task]:
-    """Yield a validated task of each pair of neighbouring releases that makes one, oldest first.
+def find_releases(package: str, first: str) -> Changes:
+    """Return the pairs of neighbouring releases of a package, oldest first.
 
     Args:
         package: Name of the project on the package index.
         first: Version from which on releases count. Yanked ones, and versions before a final one, such as 1.2.0rc1, do
             not.
-        record: JSONL file of the validations, and of the reasons why other pairs make no task; see `make_commit_tasks`.
-        options: How each task is built.
-        times: Validations of each task.
-        date: Date for the records.
-        known: Ids of tasks that an earlier call has made.
-        on_record: Called with the record of each pair that is not known, old ones too.
 
     Raises:
         UsageError: `first` is not a version.
         TaskError: The index has no two such releases, or pip brings a copy of the package.
-        MissingInterpreter: That version of Python is not installed.
-        SandboxError: The index or a sandbox failed.
+        SandboxError: The index failed.
     """
     refuse_copied(package)
     least = _read_version(package, first)
@@ -306,37 +278,50 @@ def make_release_tasks(
     if len(versions) < 2:
         raise TaskError(f"the index has no two source releases of {package} from {first} on: name an older one")
     releases = [_workspace(package, str(version), sdists) for version in versions]
-    states = {
-        _release_id(package, new.version): functools.partial(_build_release, package, old, new, options)
+    builds = {
+        _release_id(package, new.version): functools.partial(_build_release, package, old, new)
         for old, new in itertools.pairwise(releases)
     }
-    making = _Making(_digest("", options, times), record, options, times, date, on_record)
-    return _make_each(states, making, known)
+    return Changes("", builds)
 
 
-class _Making(NamedTuple):
-    """How several tasks are made; see `make_commit_tasks`. `asked` is the digest of a record without a task."""
+def make_change_tasks(
+    changes: Changes,
+    record: str,
+    options: BuildOptions = DEFAULTS,
+    *,
+    times: int = RUNS,
+    date: str = "",
+    known: Collection[str] = (),
+    on_record: Callable[[TaskRecord], None] = lambda _: None,
+) -> Iterator[Task]:
+    """Yield a validated task of each change that makes one.
 
-    asked: str
-    record: str
-    options: BuildOptions
-    times: int
-    date: str
-    on_record: Callable[[TaskRecord], None]
+    Args:
+        changes: The changes, of `find_commits` or `find_releases`.
+        record: JSONL file of the validations, and of the reasons why other changes make no task. Changes with the
+            status "invalid" are not tried again with the same tests, Python, requirements and numbers of runs. The
+            digest of such a record is that of these.
+        options: How each task is built.
+        times: Validations of each task.
+        date: Date for the records.
+        known: Ids of tasks that an earlier call has made.
+        on_record: Called with the record of each change that is not known, old ones too.
 
-
-def _make_each(states: Mapping[str, Callable[[], Task]], making: _Making, known: Collection[str]) -> Iterator[Task]:
-    """Yield the valid tasks of functions that build one each, by its id; see `make_commit_tasks`."""
-    asked, record, options, times, date, on_record = making
+    Raises:
+        MissingInterpreter: That version of Python is not installed.
+        SandboxError: The index or a sandbox failed.
+    """
+    asked = _digest(changes.tests, options, times)
     done = {one.task_id: one for one in read_records(record) if one.status == "invalid" and one.digest == asked}
-    for number, (task_id, build) in enumerate(states.items(), 1):
+    for number, (task_id, build) in enumerate(changes.builds.items(), 1):
         if task_id in known:
             continue
-        options.progress(f"{number} of {len(states)}: {task_id}")
+        options.progress(f"{number} of {len(changes.builds)}: {task_id}")
         result, task = done.get(task_id), None
         if result is None:
             try:
-                task = build()
+                task = build(options)
             except MissingInterpreter:
                 raise
             except (TaskError, GradingError) as error:

@@ -1,6 +1,7 @@
 """Audits: planted defects are found, each by its kind, and a sound task has none."""
 
 import datetime
+import json
 import os
 import subprocess
 import sys
@@ -15,8 +16,18 @@ from swe_gym.curation import AuditRecord, audit_tasks, read_audits, repair_task
 from swe_gym.curation.audit import Ends, Findings, Stability
 from swe_gym.curation.audit_checks import find_asked, find_in_history, quoted_share
 from swe_gym.curation.audit_variants import ChangedFile, break_hunk, make_variants, split_sections
+from swe_gym.curation.hardening import (
+    Copy,
+    NewTest,
+    choose_tests,
+    find_originals,
+    make_copies,
+    read_notes,
+    write_tests,
+)
 from swe_gym.errors import GradingError, UsageError
 from swe_gym.grading.conditions import surround_plan
+from swe_gym.grading.counter import Source
 from swe_gym.grading.diff import file_diff
 from swe_gym.grading.plan import read_plan
 from swe_gym.guests import bundle
@@ -326,6 +337,65 @@ def test_missing_tests_are_written_and_validated(tmp_path: Path) -> None:
     assert "    def test_clip_variation_1(self):\n" in text
     assert audit_tasks(of(task), harden=True, variants=4, record=record) == [found]
     assert repair_task(task, found.model_copy(update={"added": None})) == task
+
+
+COPIED = """import pytest
+import m
+
+
+@pytest.fixture
+def three():
+    return 3
+
+
+@pytest.mark.parametrize("given, wanted", [(5, 5), (b"x" b"y", 6)])
+def test_rows(three, given, wanted):
+    found = m.clip(given, "a" "b")
+    assert found == wanted
+
+
+class TestClip:
+    def test_lists(self):
+        found = [m.clip(one) for one in (
+            1,
+            2,
+        )]
+        assert found == [1, 2]
+
+    def test_of_a_value(self):
+        return m.clip(1)
+"""
+
+
+def test_copies_change_one_or_two_values_and_are_python() -> None:
+    oracle = Oracle(fail_to_pass=("test_m.py::test_rows[5-5]", "test_m.py::TestClip::test_lists"), timeout=1.0)
+    originals = find_originals(oracle, {"test_m.py": COPIED.encode()})
+    assert [one.names for one in originals] == [("test_rows_0_",), ("test_rows_1_",), ("TestClip", "test_lists")]
+    copies = make_copies(originals, [ChangedFile("m.py", b"", (OLD + CLIP).encode())])
+    tests = [NewTest(copy, f"test_{number}", {"0": [number]}) for number, copy in enumerate(copies)]
+    (text,) = write_tests(tests, {"test_m.py": COPIED.encode()}).values()
+    functions = Source(text).functions
+    assert all((f"test_{number}",) in functions or ("TestClip", f"test_{number}") in functions for number in range(50))
+    shown = text.decode()
+    assert 'def test_0(three):\n    given = 5\n    found = m.clip(given, "a" "b")\n    assert found == [0]\n' in shown
+    assert "low=11" in shown  # a constant of gold, for a parameter with a default
+    assert "wanted =" not in shown
+
+
+def test_only_plain_values_that_stay_equal_are_asserted() -> None:
+    original = find_originals(Oracle(fail_to_pass=("test_m.py::TestClip::test_lists",)), {"test_m.py": COPIED.encode()})
+    copies = [Copy(original[0], ())] * 3
+    notes = "\n".join(
+        json.dumps(note)
+        for number, value in enumerate(["1", "<object>", "[1"])
+        for note in ([number, "begun", "None"], [number, "0", value], [number, "ended", "None"])
+    )
+    gold = read_notes(f"{notes}\n[2, ", 3)
+    assert [one.values for one in gold] == [{"0": 1}, {}, {}]
+    hung, other = [one._replace(ended=False) for one in gold], [one._replace(values={"0": True}) for one in gold]
+    (test,) = choose_tests(copies, gold, gold, gold, [[hung[0], gold[1], gold[2]], gold])
+    assert (test.test, test.values) == ("test_m.py::TestClip::test_lists_variation_1", {"0": 1})
+    assert choose_tests(copies, gold, other, gold, [other]) == []
 
 
 @pytest.mark.thorough

@@ -17,9 +17,10 @@ from swe_gym.curation.new_task import (
     build_commit_task,
     build_release_task,
     compare_runs,
+    find_commits,
     find_release,
-    make_commit_tasks,
-    make_release_tasks,
+    find_releases,
+    make_change_tasks,
     run_both,
     split_difference,
     with_lists,
@@ -231,7 +232,8 @@ def test_each_pair_of_neighbouring_releases_is_tried_once(tmp_path: Path, monkey
     record, ends = tmp_path / "records.jsonl", list[TaskRecord]()
     for _ in range(2):
         ends.clear()
-        assert not [*make_release_tasks("calc", "1.0", str(record), BuildOptions(runs=1), on_record=ends.append)]
+        releases = find_releases("calc", "1.0")
+        assert not [*make_change_tasks(releases, str(record), BuildOptions(runs=1), on_record=ends.append)]
         assert len(record.read_text().splitlines()) == 2
         assert [(one.task_id, one.status) for one in ends] == [
             ("pypi__calc-1.1", "invalid"),
@@ -240,7 +242,7 @@ def test_each_pair_of_neighbouring_releases_is_tried_once(tmp_path: Path, monkey
         assert "differ only in their tests" in ends[0].reason
         assert "has no changelog" in ends[1].reason
     with pytest.raises(UsageError, match="Invalid version: 'old'"):
-        make_release_tasks("calc", "old", str(record))
+        find_releases("calc", "old")
     with pytest.raises(UsageError, match="Invalid version: 'HEAD'"):
         find_release("calc", "HEAD")
 
@@ -315,8 +317,8 @@ def test_what_the_user_can_mend_does_not_refuse_a_commit_for_ever(repository: Pa
     def try_commits(tests: str, commits: str, **options: Any) -> list[str]:
         ends.clear()
         build = BuildOptions(runs=1, **options)
-        made = make_commit_tasks(str(repository), tests, commits, str(record), build, times=1, on_record=ends.append)
-        assert [*made] == []
+        changes = find_commits(str(repository), tests, commits)
+        assert [*make_change_tasks(changes, str(record), build, times=1, on_record=ends.append)] == []
         return [one.status for one in ends]
 
     with pytest.raises(MissingInterpreter):
