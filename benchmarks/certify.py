@@ -1,7 +1,7 @@
 """Certify rewarded patches of four kinds on two backends: equal outcomes, no cheat proven, no right patch refuted.
 
     python benchmarks/certify.py TASKS.jsonl|toy|micro [--each 25] [--tasks 40] [--backend local --backend docker]
-                                 [--sandbox-option NAME=VALUE] [--times 1] [--timed 30] [--folder FOLDER]
+                                 [--sandbox-option NAME=VALUE] [--times 1] [--timed 100] [--folder FOLDER]
 
 gold     the gold patch of a task
 right    a variant of it: renamed variables, reordered functions, log lines, comments (see counter_tests.py)
@@ -10,7 +10,8 @@ weak     the gold patch with a change that the required tests do not see: a file
 
 Every patch is rewarded: a plain run of the hidden tests, without counter-tests, resolves it. The sandbox options count
 for backends other than local. At last, `--timed` of the patches are certified and plainly graded in local sandboxes, in
-turns, when their tasks are known: the table has the ratios of CPU time, of wall-clock time and of the tests' time.
+turns, when their tasks are known: the table has the ratios of CPU time, of wall-clock time and of the tests' time. One
+call certifies all honest patches of a task, as `swe-gym certify` does.
 """
 
 import argparse
@@ -254,35 +255,42 @@ def measure_cost(clock: CpuClock, judge: Callable[[], float]) -> Cost:
 def print_costs(
     attempts: list[Attempt], tasks: dict[str, Task], records: dict[str, TaskRecord], clock: CpuClock
 ) -> None:
-    """Print what judging by `certify` costs over one plain grading of the same patch, in local sandboxes, in turns."""
-    pairs: dict[str, list[tuple[Cost, Cost]]] = {kind: [] for kind in KINDS}
+    """Print what `certify` costs over one plain grading of each patch, in local sandboxes.
 
-    def grade_plainly(one: Attempt) -> float:
-        return judged(tasks[one.claim.task_id], open_box, one.patch, None).tests
+    One call certifies the honest patches of a task, another one its cheats, in turns with their plain gradings.
+    """
+    together: dict[tuple[str, bool], list[Attempt]] = {}
+    for one in attempts:
+        together.setdefault((one.claim.task_id, one.kind == "cheat"), []).append(one)
 
-    def certify_alone(one: Attempt) -> float:
-        task = tasks[one.claim.task_id]
-        ((_, end),) = certify([one.claim], {task.task_id: task}, records, JudgeSettings(workers=1), BENCHMARK)
-        assert isinstance(end, Certificate), end
-        return end.test_seconds
+    def grade_plainly(some: list[Attempt]) -> float:
+        return sum(judged(tasks[one.claim.task_id], open_box, one.patch, None).tests for one in some)
+
+    def certify_all(some: list[Attempt]) -> float:
+        task = tasks[some[0].claim.task_id]
+        claims = [one.claim for one in some]
+        ends = [end for _, end in certify(claims, {task.task_id: task}, records, JudgeSettings(workers=1), BENCHMARK)]
+        assert all(isinstance(end, Certificate) for end in ends), ends
+        return sum(end.test_seconds for end in ends if isinstance(end, Certificate))
 
     for task_id in tasks:  # the first judgement of a task fills caches
         first = next(one for one in attempts if one.claim.task_id == task_id)
-        grade_plainly(first), certify_alone(first)
-    for number, one in enumerate(attempts):
-        ways = (grade_plainly, certify_alone)
-        costs = [measure_cost(clock, partial(way, one)) for way in (ways if number % 2 else ways[::-1])]
-        pairs[one.kind].append(tuple(costs if number % 2 else costs[::-1]))
+        grade_plainly([first]), certify_all([first])
+    found: dict[bool, list[tuple[Cost, Cost]]] = {False: [], True: []}
+    for number, ((_, cheats), some) in enumerate(together.items()):
+        ways = (grade_plainly, certify_all)
+        costs = [measure_cost(clock, partial(way, some)) for way in (ways if number % 2 else ways[::-1])]
+        plain, certified = costs if number % 2 else costs[::-1]
+        found[cheats].append((plain, certified))
     print(
         f"certify over one plain grading, CPU of {'all' if clock.exact else 'ended'} processes, load {os.getloadavg()}"
     )
     columns = [f"{name}, {what}" for name in ("CPU", "wall", "tests") for what in ("median", "sum")]
-    table = LiveTable("pairs", *columns, "kind")
-    honest = [pair for kind in KINDS if kind != "cheat" for pair in pairs[kind]]
-    for kind, found in (*pairs.items(), ("all but cheats", honest), ("all", [*honest, *pairs["cheat"]])):
-        if found:
-            cells = [f"{ratio:.2f}" for name in ("cpu", "wall", "tests") for ratio in find_ratios(found, name)]
-            table.add(str(len(found)), *cells, kind)
+    table = LiveTable("calls", *columns, "kind")
+    for kind, pairs in (("all but cheats", found[False]), ("cheats", found[True]), ("all", found[False] + found[True])):
+        if pairs:
+            cells = [f"{ratio:.2f}" for name in ("cpu", "wall", "tests") for ratio in find_ratios(pairs, name)]
+            table.add(str(len(pairs)), *cells, kind)
 
 
 def find_ratios(pairs: list[tuple[Cost, Cost]], name: str) -> tuple[float, float]:
@@ -300,7 +308,7 @@ def main() -> None:
     parser.add_argument("--backend", action="append", default=[])
     parser.add_argument("--sandbox-option", action="append", default=[])
     parser.add_argument("--times", type=int, default=1, help="runs of the validation in each state")
-    parser.add_argument("--timed", type=int, default=30, help="patches of which times are measured")
+    parser.add_argument("--timed", type=int, default=100, help="patches of which times are measured")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("certified"))
     arguments = parser.parse_args()

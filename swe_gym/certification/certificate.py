@@ -416,27 +416,27 @@ def certify(
     for old in sorted(known, key=lambda one: one.outcome == "refuted"):  # the last one counts
         if old.digest == old.compute_digest():
             before[_key_of(old.claim)] = old
-    todo: list[tuple[Claim, PatchWork]] = []
+    todo: list[tuple[Claim, PatchWork, str]] = []
     for claim, work in zip(left, works_of(left, tasks, records), strict=True):
         record = records[claim.task_id]
         facts = _find_shared(digests[claim.task_id], settings, times, versions)
-        facts |= {"judging_sha256": digest_conditions(work, settings), "record": _find_record(record)}
+        conditions = digest_conditions(work, settings)
+        facts |= {"judging_sha256": conditions, "record": _find_record(record)}
         facts |= {"image_digest": record.image} if record.image else {}
         one = before.get(_key_of(claim))
         if one is not None and all(getattr(one, name) == value for name, value in facts.items()):
             yield claim, one.passed_on(claim, origins)
         else:
-            todo.append((claim, work))
+            todo.append((claim, work, conditions))
     judged_as: dict[WorkKey, int] = {}
-    for place, judged in judge_works([work for _, work in todo], settings, {}):
-        claim, work = todo[place]
+    for place, judged in judge_works([work for _, work, _ in todo], settings, {}):
+        claim, work, conditions = todo[place]
         if judged.verdict is None:
             yield claim, judged.failure
             continue
         first = judged_as.setdefault(work.key, claim.attempt)
         facts = {"times": times, "versions": versions, "date": date, "task_sha256": digests[claim.task_id]}
-        facts |= {"judging_sha256": digest_conditions(work, settings)}
-        facts |= {"judged_as": None if first == claim.attempt else first}
+        facts |= {"judging_sha256": conditions, "judged_as": None if first == claim.attempt else first}
         record = records[claim.task_id]
         yield claim, _certificate(claim, work.task, record, judged, settings, origins, facts)
 
