@@ -21,6 +21,7 @@ def test_every_example_is_tested() -> None:
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHOWN)
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
 def test_an_example_explains_itself(path: Path) -> None:
     for package in {
@@ -35,6 +36,7 @@ def test_an_example_explains_itself(path: Path) -> None:
     assert done.stdout.startswith(f"usage: {path.name}")
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize("name", SHOWN)
 def test_an_example_prints_its_result(name: str, tmp_path: Path) -> None:
     if name.startswith("llm"):

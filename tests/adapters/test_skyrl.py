@@ -175,6 +175,7 @@ def test_all_requests_of_a_batch_have_the_salt_of_its_first_weights(model: str) 
     assert another.salts != {first}
 
 
+@pytest.mark.slow
 def test_no_salt_is_sent_if_it_is_disabled_or_the_client_counts_no_weights() -> None:
     disabled, uncounted = Client(fails=0), Client(fails=0)
     uncounted.weight_version = None

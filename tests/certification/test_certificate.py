@@ -74,6 +74,7 @@ def outcome(end: Certificate | str) -> str:
     return end.outcome
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("executor", ["threads", "process"])
 def test_each_kind_of_patch_gets_its_outcome(adder: Task, executor: str) -> None:
     claims = [Claim("adder", patch, number, 1.0) for number, (patch, _) in enumerate(PATCHES.values())]
@@ -159,21 +160,22 @@ def test_a_certificate_names_what_nothing_proves(adder: Task) -> None:
 
     gold = Claim("adder", RIGHT, reward=1.0)
     by_exit = with_oracle(adder, grader="exit_code", fail_to_pass=(), pass_to_pass=())
-    assert end_of(by_exit, gold) == ("unproven", "the task names no test that must start passing")
+    assert end_of(by_exit, gold, record=VALID) == ("unproven", "the task names no test that must start passing")
     always = with_oracle(adder, fail_to_pass=("tests.test_add.AddTest.test_nothing",), pass_to_pass=())
     assert end_of(always, gold) == (
         "unproven",
         "its task is not valid: empty passes: the hidden tests do not detect the problem",
     )
     unsafe = {"sandbox_options": {"options": {"tier": "process"}}}
-    assert end_of(adder, gold, **unsafe) == ("unproven", "work can change the hidden tests in isolation 'process'")
+    why = "work can change the hidden tests in isolation 'process'"
+    assert end_of(adder, gold, record=VALID, **unsafe) == ("unproven", why)
     part = Claim("adder", work("def add(a, b):\n    return 2\n"), reward=0.1, env={"reward": "fraction"})
     both = with_oracle(
         adder, fail_to_pass=("tests.test_add.AddTest.test_add", "tests.test_add.AddTest.test_gone"), pass_to_pass=()
     )
     assert end_of(both, part)[0] == "refuted"
     too_much = Claim("adder", RIGHT, reward=2.0)
-    assert end_of(adder, too_much) == ("refuted", "it earns 1, not 2")
+    assert end_of(adder, too_much, record=VALID) == ("refuted", "it earns 1, not 2")
     half = Claim("adder", RIGHT, reward=0.5, env={"reward": "fraction"})
     assert end_of(both, half, record=VALID) == ("unproven", "not resolved: a part of the reward, 0.5, as claimed")
 

@@ -56,11 +56,18 @@ def work_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _validated(work_folder: Path, tmp_path: Path) -> None:
+    """The task is validated already, for what is certified into the folder `certificates`."""
+    (tmp_path / "certificates").mkdir()
+    shutil.copy(work_folder / "certificates/validation.jsonl", tmp_path / "certificates")
+
+
 @pytest.fixture
 def certificate(work_folder: Path, tmp_path: Path) -> Path:
     """A copy of the certificate, beside its predictions."""
     shutil.copy(work_folder / "all_preds.jsonl", tmp_path)
-    shutil.copytree(work_folder / "certificates", tmp_path / "certificates")
+    shutil.copytree(work_folder / "certificates", tmp_path / "certificates", dirs_exist_ok=True)
     return tmp_path / f"certificates/{TASK}.0.json"
 
 
@@ -522,10 +529,10 @@ def test_a_harbor_job_is_certified(cli: Any, gold: str, tmp_path: Path) -> None:
 
 
 def test_the_folder_of_certificates_has_the_whole_name_of_a_run(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Any, work_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli("rollout", "toy", "-m", TASK, "-p", "gold", "--name", "gpt-4.1").status == 0
-    assert cli("certify", "runs/gpt-4.1", "--times", 1).status == 0
+    shutil.copytree(work_folder / "runs/first", tmp_path / "runs/gpt-4.1")
+    assert cli("certify", "runs/gpt-4.1", "--times", 1, "--record", "certificates/validation.jsonl").status == 0
     assert (tmp_path / f"runs/gpt-4.1-certificates/{TASK}.0.json").exists()
     monkeypatch.chdir(tmp_path / "runs/gpt-4.1")
     before = sorted((tmp_path / "runs/gpt-4.1").iterdir())

@@ -282,6 +282,7 @@ def program(code: str, *arguments: str, **env: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize(
     ("module", "extra", "command"),
     [

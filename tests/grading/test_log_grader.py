@@ -97,15 +97,16 @@ def test_printed_passes_do_not_count(log_task: Task, open_box: OpenBox, work: st
 SPY = "import glob\nopen('/tmp/spied', 'w').write('spied %s' % glob.glob('/tmp/*/order.json'))\n"
 
 
-def test_printed_result_counts_only_if_the_runner_has_no_such_test(log_task: Task, open_box: OpenBox) -> None:
+@pytest.mark.parametrize(
+    ("test", "counts"), [("test_made.py::test_hello", True), ("words/cases.py::test_hello", False)]
+)
+def test_printed_result_counts_only_if_the_runner_has_no_such_test(
+    test: str, counts: bool, log_task: Task, open_box: OpenBox
+) -> None:
     """Published lists of pytest's own repository hold tests that its tests make, run and print."""
-
-    def printing(test: str) -> dict[str, str]:
-        return {"words/cases.py": GOLD.replace("):\n", f"):\n    print('PASSED {test}')\n")}
-
-    for test, counts in (("test_made.py::test_hello", True), ("words/cases.py::test_hello", False)):
-        task = with_oracle(log_task, pass_to_pass=(*log_task.oracle.pass_to_pass, test))
-        assert verdict_on(task, open_box, printing(test)).resolved is counts
+    task = with_oracle(log_task, pass_to_pass=(*log_task.oracle.pass_to_pass, test))
+    work = GOLD.replace("):\n", f"):\n    print('PASSED {test}')\n")
+    assert verdict_on(task, open_box, {"words/cases.py": work}).resolved is counts
 
 
 def spied(task: Task, open_box: OpenBox) -> str:
@@ -142,6 +143,7 @@ def test_pip_gives_up_at_once_without_a_network_and_the_tests_do_not_know(log_ta
     assert "PIP_RETRIES" not in log
 
 
+@pytest.mark.slow
 def test_work_goes_in_first_if_a_copy_is_installed(log_task: Task, open_box: OpenBox) -> None:
     copy = log_task.oracle.eval_script.replace("books=4\n", "books=4\n: python setup.py install\n")
     assert "spied []" in spied(with_oracle(log_task, eval_script=copy), open_box)
@@ -326,10 +328,10 @@ def test_a_timeout_is_a_verdict(log_task: Task, open_box: OpenBox) -> None:
     assert "timeout" in verdict.reason
 
 
-def test_work_that_breaks_the_run_is_not_resolved(log_task: Task, open_box: OpenBox) -> None:
+@pytest.mark.parametrize("work", ["import os\nos._exit(0)\n", "def (\n", "raise SystemExit(127)\n"])
+def test_work_that_breaks_the_run_is_not_resolved(work: str, log_task: Task, open_box: OpenBox) -> None:
     task = with_oracle(log_task, eval_script=script(BY_LOG))
-    for work in ("def (\n", "import os\nos._exit(0)\n", "raise SystemExit(127)\n"):
-        assert not verdict_on(task, open_box, {"words/cases.py": work}).resolved
+    assert not verdict_on(task, open_box, {"words/cases.py": work}).resolved
 
 
 @pytest.mark.parametrize(
@@ -348,6 +350,7 @@ def test_work_that_keeps_the_tests_from_running_is_not_resolved(
     assert (verdict.resolved, verdict.reason) == (False, NOT_RUN)
 
 
+@pytest.mark.slow
 def test_work_that_removes_the_reporter_does_not_choose_its_proof(log_task: Task, open_box: OpenBox) -> None:
     shell = "open(f'/proc/{os.getppid()}/cmdline').read()"
     removes = f"import os, re\n\nos.remove(re.search('[^ ]+report_pytest.py', {shell})[0])\n"
@@ -418,12 +421,14 @@ def test_worst_result_of_a_parser_program_counts() -> None:
     assert read_results({"tests": tests}) == {"a": TestStatus.FAILED, "b": TestStatus.PASSED}
 
 
-def test_parser_program_that_fails_raises(log_task: Task, open_box: OpenBox) -> None:
-    write = "import sys\nopen(sys.argv[3], 'w').write({})"
-    for parser in ("raise SystemExit(\n1)", write.format("'[1]'"), write.format("'[' * 100_000")):
-        task = with_oracle(log_task, log_parser=parser)
-        with open_box(task) as fresh, pytest.raises(GradingError, match="its own log parser gave no results"):
-            grade(task, Patch(), fresh, lambda: open_box(log_task))
+WRITE = "import sys\nopen(sys.argv[3], 'w').write({})"
+
+
+@pytest.mark.parametrize("parser", [WRITE.format("'[' * 100_000"), WRITE.format("'[1]'"), "raise SystemExit(\n1)"])
+def test_parser_program_that_fails_raises(parser: str, log_task: Task, open_box: OpenBox) -> None:
+    task = with_oracle(log_task, log_parser=parser)
+    with open_box(task) as fresh, pytest.raises(GradingError, match="its own log parser gave no results"):
+        grade(task, Patch(), fresh, lambda: open_box(log_task))
 
 
 # --- text ----------------------------------------------------------------------------------------------------------

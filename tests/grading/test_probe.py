@@ -99,6 +99,7 @@ def test_what_the_untouched_repository_cannot_load_passes_nowhere() -> None:
     assert verdict.counter_tests.runs == 1
 
 
+@pytest.mark.slow
 def test_a_failure_before_any_assertion_hides_them_all() -> None:
     tests = pytest_file("x = m.new(1)\n    assert m.g() == 'some words'\n    assert x == 2")
     small = unknown(tests=tests)
@@ -108,6 +109,7 @@ def test_a_failure_before_any_assertion_hides_them_all() -> None:
     assert set(verdict.counter_tests.passing.values()) == {()}
 
 
+@pytest.mark.slow
 def test_functions_of_which_nothing_is_learned_run_once() -> None:
     tests = pytest_file("assert m.g() == 'some words'\n    assert m.f(1) == 2", "assert m.f(2) == 3")
     small = unknown(tests=tests, starting=("test_a", "test_b"))

@@ -70,6 +70,7 @@ def image_without_python(docker_image: str) -> Iterator[str]:
         engine.remove_image(f"{name}:without-python")
 
 
+@pytest.mark.sample(every=3)
 @parametrize_contract(*OF_THE_FILES, only=["commands", "files", "trees"], exclude=[*MORE_PYTHON, *COSTLY])
 def test_an_image_without_python(case: Case, image_without_python: str) -> None:
     def make(**fields: object) -> Sandbox:

@@ -44,6 +44,7 @@ def run(case: Case, image: str, overlay: str) -> None:
     case.run(make)
 
 
+@pytest.mark.sample(every=3)
 @parametrize_contract("life", *OF_THE_WALLS, *OF_THE_FILES, thorough=OF_THE_RUNNER, deviations=NAMESPACE)
 def test_image(case: Case, stored_image: str) -> None:
     run(case, stored_image, "kernel")
@@ -64,6 +65,7 @@ COPY = {
 # Only cases of what makes the files. In the others these sandboxes are those of `test_image`.
 
 
+@pytest.mark.sample(every=3)
 @sandbox_contract.parametrize(FUSE, only=["files", "trees", "limits"])
 def test_files_by_fuse(case: Case, stored_image: str) -> None:
     run(case, stored_image, "fuse")

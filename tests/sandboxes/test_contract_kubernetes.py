@@ -37,6 +37,7 @@ OF_MANY_PODS = ("closing_at_any_moment", "modes_of_kernel_files_are_not_shared")
 
 
 @pytest.mark.usefixtures("kubernetes")
+@pytest.mark.sample(every=3)
 @parametrize_contract(*OF_THE_WAY, *OF_THE_WALLS, thorough=(*OF_THE_RUNNER, *OF_MANY_PODS), deviations=DEVIATIONS)
 def test_contract(case: Case) -> None:
     case.run(make)

@@ -154,6 +154,7 @@ def test_a_mirror_is_asked_once_for_the_needed_files(mirror: str, tmp_path: Path
     assert load(new, "dataset='owner/name'", **online) == "one two x:1"
 
 
+@pytest.mark.slow
 def test_a_dataset_that_the_hub_lacks_is_a_usage_error(mirror: str, tmp_path: Path) -> None:
     online = {"HF_ENDPOINT": mirror, "HF_HUB_OFFLINE": "0"}
     said = load(tmp_path / "new", "dataset='owner/absent'", **online)
