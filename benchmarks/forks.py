@@ -1,7 +1,7 @@
 """Time and truth of forks: a sandbox with the files of another one, by its snapshot and by a copy of everything.
 
 python benchmarks/forks.py                       # all of it on local: 1,000 random forks
-python benchmarks/forks.py --backend docker --random 100
+python benchmarks/forks.py --backend local docker kubernetes --image IMAGE  # on all of them: 100 on the others
 python benchmarks/forks.py --only times          # 2,000 files, 50 changed
 python benchmarks/forks.py --only random         # random edits, forks of forks, files compared
 python benchmarks/forks.py --only chain          # the same, each fork of the one before
@@ -314,32 +314,44 @@ def kill(times: int, seed: int) -> None:
 def main() -> None:
     """Measure, or check random forks, or what a killed process leaves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="local")
+    parser.add_argument("--backend", nargs="+", default=["local"])
+    parser.add_argument("--image", default="", help="of the backends other than local: with Python, bash and tar")
     parser.add_argument("--options", type=json.loads, default={}, help="fields of SandboxSpec, as JSON")
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--changed", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--random", type=int, default=1000, help="number of random forks")
-    parser.add_argument("--chain", type=int, default=100, help="number of forks, each of the one before")
-    parser.add_argument("--children", type=int, default=64, help="number of forks of one sandbox")
+    parser.add_argument("--random", type=int, help="number of random forks (default: 1,000 on local, else 100)")
+    parser.add_argument("--chain", type=int, help="number of forks, each of the one before (default: 100, else 20)")
+    parser.add_argument("--children", type=int, help="number of forks of one sandbox (default: 64, else 8)")
     parser.add_argument("--kills", type=int, default=20, help="number of processes that are killed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=["times", "random", "chain", "children", "bytes", "toy", "kills"])
     given = parser.parse_args()
-    if given.backend != "local" and given.only in ("toy", "kills"):
+    others = [backend for backend in given.backend if backend != "local"]
+    if others and given.only in ("toy", "kills"):
         parser.error(f"--only {given.only} needs --backend local: the processes of others are not ours to count or end")
-    spec = SandboxSpec(workspace=make_workspace(given.files), **given.options)
+    if others and not (given.image or "image" in given.options):
+        parser.error(f"{', '.join(others)}: name an image by --image")
+    for backend in given.backend:
+        run_on(backend, given)
+
+
+def run_on(backend: str, given: argparse.Namespace) -> None:
+    """Run the parts that are asked for on one backend."""
+    local = backend == "local"
+    image = {} if local or not given.image else {"image": given.image}
+    spec = SandboxSpec(workspace=make_workspace(given.files), **{**given.options, **image})
     small = spec.model_copy(update={"workspace": make_workspace(min(given.files, 200))})
     parts: dict[str, Callable[[], None]] = {
-        "times": lambda: measure(spec, given.backend, given.changed, given.rounds),
-        "toy": lambda: measure_toy(given.backend, given.rounds),
-        "bytes": lambda: count_bytes(small, given.backend),
-        "children": lambda: fork_children(small, given.backend, given.children),
-        "chain": lambda: check(small, given.backend, given.chain, given.seed, most=1),
-        "random": lambda: check(small, given.backend, given.random, given.seed, most=4),
+        "times": lambda: measure(spec, backend, given.changed, given.rounds),
+        "toy": lambda: measure_toy(backend, given.rounds),
+        "bytes": lambda: count_bytes(small, backend),
+        "children": lambda: fork_children(small, backend, given.children or (64 if local else 8)),
+        "chain": lambda: check(small, backend, given.chain or (100 if local else 20), given.seed, most=1),
+        "random": lambda: check(small, backend, given.random or (1000 if local else 100), given.seed, most=4),
         "kills": lambda: kill(given.kills, given.seed),
     }
-    if given.backend != "local":
+    if not local:
         del parts["toy"], parts["kills"]  # their processes are not ours
     for part in [given.only] if given.only else parts:
         parts[part]()

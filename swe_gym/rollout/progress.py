@@ -1,6 +1,7 @@
 """`Progress` and `Tally`: how far a rollout is. Budgets of tokens, money and time, for one episode or a whole run."""
 
 import collections
+import hashlib
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -218,12 +219,14 @@ class PatchVotes:
 
     def __init__(self, attempts: int) -> None:
         self._attempts = attempts
-        self._forms: dict[str, list[str]] = collections.defaultdict(list)
+        self._forms: dict[str, list[bytes]] = collections.defaultdict(list)  # digests; empty without work
 
     def add(self, one: Trajectory) -> None:
         """Count the vote of an attempt. An empty patch has none, and one that was recorded in part equals no other."""
         form = Patch.normalize(one.patch)
-        self._forms[one.task_id].append(f"{one.attempt}\0{form}" if one.patch_bytes else form)
+        whole = f"{one.attempt}\0{form}" if one.patch_bytes else form
+        digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).digest()
+        self._forms[one.task_id].append(digest if whole else b"")
 
     def is_settled(self, task_id: str) -> bool:
         """Return whether no other patch can get as many votes as the one that leads."""
