@@ -363,6 +363,7 @@ class OptimConfig(Frozen):
         final_lr: Share of the learning rate that is left then.
         max_grad_norm: Gradient clipping norm.
         max_tokens_per_microbatch: Maximum tokens of one forward pass, prompts included.
+        offload: Keep the moments of AdamW in host memory between optimizer steps.
     """
 
     lr: float = Field(default=1e-6, gt=0)
@@ -376,6 +377,7 @@ class OptimConfig(Frozen):
     final_lr: float = Field(default=0.0, ge=0, le=1)
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_tokens_per_microbatch: int = Field(default=8192, ge=1)
+    offload: bool = False
 
     @model_validator(mode="after")
     def _check_decay_steps(self) -> Self:
@@ -492,6 +494,15 @@ class TrainConfig(Frozen):
             raise ValueError(
                 "env.held_out equals env.train, so evaluation would run the training tasks: "
                 "choose another range, or set run.evaluate_every = 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_sleep(self) -> Self:
+        if self.generation.options.get("sleep") and self.algorithm.async_rollout:
+            raise ValueError(
+                "generation.options.sleep stops the server while the trainer learns, and algorithm.async_rollout plays "
+                "episodes meanwhile: leave out one of both"
             )
         return self
 

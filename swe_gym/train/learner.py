@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from ..errors import UsageError
 from .batch import Batch, Pack
 from .checkpoint import State
 from .config import AlgorithmConfig, GenerationConfig, ModelConfig, OptimConfig, TrainConfig
@@ -247,11 +248,21 @@ class Learner:
         if math.isfinite(norm):
             for group in self.optimizer.param_groups:
                 group["lr"] = group["base_lr"] * self._optim.lr_share(self.steps)
+            self._move_moments(self._device)
             self.optimizer.step()
+            self._move_moments(torch.device("cpu"))
             self.steps += 1
         self.optimizer.zero_grad(set_to_none=True)
         self.seconds["step"] += time.monotonic() - started
         return norm
+
+    def _move_moments(self, device: torch.device) -> None:
+        """Copy the optimizer's moments to a device if they are offloaded, and drop those elsewhere."""
+        if not self._optim.offload:
+            return
+        for state in self.optimizer.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = state[name].to(device, copy=True)
 
     @on_all_ranks
     def imitate(self, batch: Batch) -> dict[str, float]:
@@ -287,6 +298,7 @@ class Learner:
             weight = self._weights[index]
             optimizer["state"][index] = {name: self.ranks.spread(value, weight) for name, value in values.items()}
         self.optimizer.load_state_dict(optimizer)
+        self._move_moments(torch.device("cpu"))
         self.steps = int(state["steps"])
 
     @on_all_ranks
@@ -330,9 +342,11 @@ def load_learner(config: TrainConfig, ranks: Ranks) -> Learner:
     """Load the model and the reference of a KL penalty, sharded over several processes.
 
     Raises:
-        UsageError: The trainer does not support the model.
+        UsageError: The trainer does not support the model, or a setting needs one process.
         MissingDependency: transformers, or peft for adapters, is not installed.
     """
+    if config.optim.offload and ranks.size > 1:
+        raise UsageError("optim.offload needs one process: leave out --nproc, or leave out optim.offload")
     torch.set_float32_matmul_precision(config.model.matmul_precision)
     if config.model.matmul_precision != "highest" and torch.cuda.is_available():
         logger.info("float32 matrix products use TF32: model.matmul_precision = %r", config.model.matmul_precision)

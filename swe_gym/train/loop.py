@@ -384,6 +384,7 @@ class Trainer:
                 shown = resolved_episodes(self.config.collect.demonstrations, setting="collect.demonstrations")
                 self.state.prefixes.add_demonstrations(shown)
             (self.folder / REFERENCE).unlink(missing_ok=True)  # left by a run without a checkpoint
+            generator.begin_learning()
             self._sft()
             self._save()
         if self.config.algorithm.kl_coef > 0 and (self.folder / REFERENCE).exists():

@@ -28,6 +28,9 @@ LAYER_GRADIENTS = 1 / 3
 CUDA_CONTEXT = 1 << 30
 """Bytes that CUDA, cuBLAS and the allocator's gaps take; a round figure."""
 
+WHILE_SAMPLING = ("weights", "optimizer", "reference", "whole copy", "CUDA")
+"""Parts of the trainer that stay on the card while episodes run."""
+
 VLLM_SHARE = 0.9
 """Default of `--gpu-memory-utilization`."""
 
@@ -40,16 +43,27 @@ class MemoryPlan:
         parts: Bytes of the trainer at its peak.
         sampler: Bytes of the vLLM server that the trainer starts, if it uses the same card.
         kv_per_token: Bytes of a token in the sampler's key-value cache.
+        sleeps: Whether the sampler frees its memory while the trainer learns.
     """
 
     parts: Mapping[str, int]
     sampler: Mapping[str, int]
     kv_per_token: int
+    sleeps: bool = False
+
+    @property
+    def peak(self) -> Mapping[str, int]:
+        """Bytes by what they are for at the peak: all, or if the sampler sleeps, those of learning or of sampling."""
+        if not self.sleeps:
+            return {**self.parts, **self.sampler}
+        learning = {**self.parts, "vLLM: CUDA": CUDA_CONTEXT}
+        sampling = {**{name: self.parts[name] for name in WHILE_SAMPLING}, **self.sampler}
+        return max(learning, sampling, key=lambda parts: sum(parts.values()))
 
     @property
     def total(self) -> int:
-        """Bytes of all parts."""
-        return sum(self.parts.values()) + sum(self.sampler.values())
+        """Bytes of the peak."""
+        return sum(self.peak.values())
 
 
 def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPlan:
@@ -60,7 +74,8 @@ def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPla
     | part | bytes |
     |---|---|
     | weights | 4 P / N; base weights of LoRA in their own type |
-    | gradients, optimizer | 4 T / N and 8 T / N: AdamW's two moments (ZeRO, arXiv 1910.02054, section 3.1) |
+    | gradients, optimizer | 4 T / N and 8 T / N: AdamW's two moments (ZeRO, arXiv 1910.02054, section 3.1); offloaded |
+    | | moments are there in AdamW's step only |
     | bfloat16 copies | 2 * float32 weights of the layers; with N > 1 of two, the one in use and the coming one |
     | activations | L t a; with checkpointing L t b h, b bytes of a weight (arXiv 2205.05198, sections 4 and 5) |
     | backward | the largest of three: 7 chunk V 4 for a chunk of logits, and 4 V h if b < 4; t a / 3 for the |
@@ -79,12 +94,15 @@ def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPla
         processes: Training processes, one for each card.
 
     Raises:
-        UsageError: The configuration needs more; the message names the largest part. Or the model cannot be counted.
+        UsageError: The configuration needs more; the message names the largest part. Or the model cannot be counted, or
+            a setting needs one process.
         MissingDependency: transformers, or peft for adapters, is not installed.
     """
     shape = load_shape(config.model.path)
     if config.model.lora_rank and processes > 1:
         raise UsageError("model.lora_rank needs one process: plan without --nproc")
+    if config.optim.offload and processes > 1:
+        raise UsageError("optim.offload needs one process: plan without --nproc")
     with _refuse_uncounted(shape):
         every, trained, layers = _count_weights(_build(shape, config.model))
         kept = _count_activations(shape, config.model)
@@ -102,19 +120,21 @@ def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPla
     head = 4 * words * width if base < 4 else 0  # its copy in float32
     logits, layer = LOGIT_COPIES * 4 * chunk * words + head, int(tokens * kept * LAYER_GRADIENTS)
     half = config.model.precision == "bfloat16" and base == 4
+    step = (12 if config.optim.offload else 4) * trained // processes
     whole = 4 * trained + base * (every - trained)
     parts = {
         "weights": whole // processes,
         "gradients": 4 * trained // processes,
-        "optimizer": 8 * trained // processes,
+        "optimizer": 0 if config.optim.offload else 8 * trained // processes,
         "bfloat16 copies": half * 2 * (layers if processes == 1 else 2 * layers // depth),
         "activations": activations,
-        "backward": max(logits, layer + again * tokens * kept, 4 * trained // processes - activations),
+        "backward": max(logits, layer + again * tokens * kept, step - activations),
         "reference": whole // processes if config.algorithm.kl_coef else 0,
         "whole copy": whole if processes > 1 and samples_from_device(config.generation) else 0,
         "CUDA": CUDA_CONTEXT,
     }
-    plan = MemoryPlan(parts, *_plan_sampler(config, shape, every, card, processes))
+    sampler, per_token = _plan_sampler(config, shape, every, card, processes)
+    plan = MemoryPlan(parts, sampler, per_token, bool(sampler and config.generation.options.get("sleep")))
     _check(plan, config, card)
     return plan
 
@@ -172,8 +192,8 @@ def _check(plan: MemoryPlan, config: TrainConfig, card: int) -> None:
         )
     if plan.total <= card:
         return
-    every = {**plan.parts, **plan.sampler}
-    largest = max(every.keys() - {"CUDA"}, key=lambda name: every[name])
+    every = plan.peak
+    largest = max(every.keys() - {"CUDA", "vLLM: CUDA"}, key=lambda name: every[name])
     raise UsageError(
         f"a card has {card / 1e9:.1f} GB, and this run needs {plan.total / 1e9:.1f} GB on it, "
         f"{every[largest] / 1e9:.1f} GB of them for {largest}: {_FIXES.get(largest, _MORE_CARDS)}"
@@ -183,6 +203,7 @@ def _check(plan: MemoryPlan, config: TrainConfig, card: int) -> None:
 _MORE_CARDS = "train in more processes (--nproc), train LoRA adapters (model.lora_rank), or choose a smaller model"
 _FIXES = {
     "activations": "lower optim.max_tokens_per_microbatch, or set model.gradient_checkpointing = true",
+    "optimizer": f"{_MORE_CARDS}. In one process, optim.offload = true keeps it in host memory",
     "backward": "lower optim.max_tokens_per_microbatch or model.chunk",
     "vLLM: cache": "lower --gpu-memory-utilization in generation.options.args, or give vLLM a card of its own: "
     "generation.options.env = { CUDA_VISIBLE_DEVICES = ... }",

@@ -70,9 +70,14 @@ class SyncedSampler:
         raise AssertionError("unreachable")
 
     def begin_learning(self) -> None:
-        """Announce that the model's weights change until the next sync: what was lost waits for that sync."""
+        """Announce that the model's weights change until the next sync: what was lost waits for that sync.
+
+        Raises:
+            PolicyError: The generator failed to free its memory.
+        """
         with self._changed:
             self._learning = True
+        getattr(self._generator, "begin_learning", _do_nothing)()
 
     def sync_weights(self, version: int) -> None:
         """Sync the weights between two answers; see `TrainGenerator`."""
@@ -142,6 +147,10 @@ class SyncedSampler:
             raise PolicyError("the generator was closed", reason="closed")
         if self._gone is not None:
             raise self._gone
+
+
+def _do_nothing() -> None:
+    """Stand in for a generator's `begin_learning`."""
 
 
 _QUESTION = "What is two and two?"

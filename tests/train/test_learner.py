@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,28 @@ def test_approx_kl_is_of_the_new_policy_from_the_old_whose_samples_it_sees(tiny_
     facts = trained.learn(BATCH, old, TARGETS, torch.Generator())
     assert facts["approx_kl"] == pytest.approx(float((gap.exp() - 1 - gap).mean()), rel=1e-4)
     assert facts["ratio"] == pytest.approx(float(gap.exp().mean()), rel=1e-4)
+
+
+def test_offloaded_moments_change_nothing(tiny_lm: Any, tmp_path: Path) -> None:
+    """Steps, checkpoints and resumed steps are equal bit by bit; between steps the moments are copies on the host."""
+    found = []
+    for offload in (False, True):
+        trained = learner(copy.deepcopy(tiny_lm))
+        trained.restart(OptimConfig(lr=1e-2, offload=offload))
+        old = trained.compute_logprobs(BATCH)
+        for _ in range(2):
+            before = [state["exp_avg"].data_ptr() for state in trained.optimizer.state.values()]
+            kept = [state["exp_avg"] for state in trained.optimizer.state.values()]  # so that no place is used twice
+            trained.learn(BATCH, old, TARGETS, torch.Generator())
+            after = [state["exp_avg"].data_ptr() for state in trained.optimizer.state.values()]
+            assert not kept or (before != after) == offload
+        torch.save(trained.state(), tmp_path / "state.pt")
+        again = learner(copy.deepcopy(tiny_lm))
+        again.restart(OptimConfig(lr=1e-2, offload=offload))
+        again.load(tmp_path / "state.pt")
+        again.learn(BATCH, old, TARGETS, torch.Generator())
+        found.append([weight.detach().clone() for one in (trained, again) for weight in one.model.parameters()])
+    assert all(map(torch.equal, *found))
 
 
 def test_averages_do_not_depend_on_the_constant_length(tiny_lm: Any) -> None:

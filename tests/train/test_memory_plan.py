@@ -1,6 +1,7 @@
 """The memory that a plan names is the memory that a step takes."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from swe_gym.cli.train import train  # noqa: E402  only where torch is there
 from swe_gym.errors import UsageError  # noqa: E402
 from swe_gym.train.batch import segments_batch  # noqa: E402
 from swe_gym.train.config import TrainConfig, make_config  # noqa: E402
-from swe_gym.train.learner import Learner, load_policy  # noqa: E402
+from swe_gym.train.learner import Learner, load_learner, load_policy  # noqa: E402
 from swe_gym.train.model import all_sampled  # noqa: E402
-from swe_gym.train.plan import plan_memory  # noqa: E402
+from swe_gym.train.plan import MemoryPlan, plan_memory  # noqa: E402
 
 TOKENS = 768
 
@@ -135,6 +136,39 @@ def test_a_server_is_planned_on_the_card_of_any_process(
     assert bool(plan.sampler) == shared
     if shared:
         assert sum(plan.sampler.values()) == pytest.approx(0.3e12, rel=1e-6)
+
+
+def test_a_server_that_sleeps_shares_the_card_in_turn(folder: str) -> None:
+    awake = serve("--gpu-memory-utilization=0.8")
+    asleep = {**awake, "options": {**awake["options"], "sleep": True}}
+
+    def plan_on(generation: Any) -> MemoryPlan:
+        wanted = config(folder, generation=generation)
+        optim = wanted.optim.model_copy(update={"max_tokens_per_microbatch": 200_000})
+        return plan_memory(wanted.model_copy(update={"optim": optim}), int(10e9))
+
+    with pytest.raises(UsageError, match="this run needs"):
+        plan_on(awake)
+    plan = plan_on(asleep)
+    staying = sum(plan.parts[name] for name in ("weights", "optimizer", "CUDA"))
+    assert (plan.total, sum(plan.sampler.values())) == (int(8e9) + staying, int(8e9))
+    smaller = {**asleep, "options": {**asleep["options"], "args": ["--gpu-memory-utilization=0.1"]}}
+    assert plan_on(smaller).total == sum(plan.parts.values()) + (1 << 30)
+
+
+def test_offloaded_moments_are_there_in_the_step_only(folder: str) -> None:
+    wanted = config(folder, chunk=1)  # so that the step is the peak
+    wanted = wanted.model_copy(update={"optim": wanted.optim.model_copy(update={"max_tokens_per_microbatch": 1})})
+    kept = plan_memory(wanted, 10**12).parts
+    optim = wanted.optim.model_copy(update={"offload": True})
+    plan = plan_memory(wanted.model_copy(update={"optim": optim}), 10**12).parts
+    assert (plan["optimizer"], kept["optimizer"]) == (0, 2 * plan["gradients"])
+    assert plan["backward"] + plan["activations"] == 3 * plan["gradients"]
+    with pytest.raises(UsageError, match=r"optim\.offload needs one process"):
+        plan_memory(wanted.model_copy(update={"optim": optim}), 10**12, 2)
+    two: Any = SimpleNamespace(size=2)
+    with pytest.raises(UsageError, match=r"optim\.offload needs one process"):
+        load_learner(wanted.model_copy(update={"optim": optim}), two)
 
 
 def test_the_generator_of_this_process_needs_a_whole_copy(folder: str) -> None:

@@ -1,7 +1,9 @@
 """The vLLM client against a server that speaks its protocol and fails on demand."""
 
+import contextlib
 import copy
 import dataclasses
+import itertools
 import resource
 import subprocess
 import sys
@@ -48,14 +50,16 @@ class Server(OpenAIServer):
         self.label = "default"
         self.names_weights = True
         self.holds = 0  # resets of the prefix cache that fail
+        self.asleep = False
 
     def restart(self) -> None:
         """Forget what a new process would not know."""
-        self.weights, self.label = 0, "default"
+        self.weights, self.label, self.asleep = 0, "default", False
         self.adapters.clear()
 
     def answer(self, exchange: Exchange) -> None:
         asked = exchange.asked
+        self.answer_sleep(asked)
         if asked.path == "/collective_rpc":
             self.weights += self.reloads
             raise HttpAnswer(200)
@@ -88,6 +92,13 @@ class Server(OpenAIServer):
             details = {"prompt_tokens_details": {"cached_tokens": reply.cached_tokens}}
             raise HttpAnswer(200, {"choices": [choice], "usage": details})
         super().answer(exchange)
+
+    def answer_sleep(self, asked: Any) -> None:
+        if asked.path in ("/sleep", "/wake_up"):
+            self.asleep = asked.path == "/sleep"
+            raise HttpAnswer(200, {"status": "sleeping" if self.asleep else "awake"})
+        if self.asleep and asked.path in ("/collective_rpc", "/v1/completions"):
+            raise self.refuse(500, "asleep")
 
     def answer_adapters(self, asked: Any) -> None:
         if asked.path == "/v1/load_lora_adapter":
@@ -353,6 +364,57 @@ def test_a_server_that_does_not_come_back_is_named(server: Server, tiny_lm: Any,
     generator.close()
 
 
+def sleeper(server: Server, lm: Any, tokenizer: Any) -> VllmGenerator:
+    options = {"api_key": "k", "sleep": True, "start_timeout": 0.1}
+    made = make_generator(GenerationConfig(url=server.url, options=options), PolicyModel(lm), tokenizer)
+    assert isinstance(made, VllmGenerator)
+    return made
+
+
+@pytest.mark.parametrize("fault", ["none", "lost reply", "restart", "left asleep"])
+def test_a_server_sleeps_until_the_next_sync(server: Server, tiny_lm: Any, tokenizer: Any, fault: str) -> None:
+    server.asleep = fault == "left asleep"  # by a run that was killed
+    with contextlib.closing(sleeper(server, tiny_lm, tokenizer)) as generator:
+        generator.sync_weights(0)
+        assert ask(generator).version == 0
+        if fault == "lost reply":
+            server.inject("/sleep", lose_reply=True)
+        generator.begin_learning()
+        assert server.asleep
+        if fault == "restart":
+            server.restart()
+        generator.sync_weights(1)
+        assert not server.asleep
+        assert ask(generator).version == 1
+    order = [path for path in server.paths() if path in ("POST /sleep", "POST /wake_up", "POST /collective_rpc")]
+    assert order[-3:] == ["POST /sleep", "POST /wake_up", "POST /collective_rpc"]
+
+
+def test_a_server_that_does_not_sleep_or_wake_stops_the_run(server: Server, tiny_lm: Any, tokenizer: Any) -> None:
+    with contextlib.closing(sleeper(server, tiny_lm, tokenizer)) as generator:
+        server.inject("/sleep", status=404)
+        with pytest.raises(PolicyError, match="refused /sleep with status 404"):
+            generator.begin_learning()
+        server.inject("/wake_up", status=200, body={"status": "sleeping"})
+        with pytest.raises(PolicyError, match="did not wake up"):
+            generator.sync_weights(1)
+
+
+def test_what_cannot_sleep_is_refused_by_name(tiny_lm: Any, tokenizer: Any) -> None:
+    for url, message in (("", "the model is not on a GPU"), ("http://a:1 http://b:1", "is for one server")):
+        with pytest.raises(UsageError, match=message):
+            make_generator(GenerationConfig(url=url, options={"sleep": True}), PolicyModel(tiny_lm), tokenizer)
+
+
+def test_a_server_sleeps_in_sft_and_in_each_update(model_folder: str, tokenizer: Any, tmp_path: Path) -> None:
+    with Server(answer_by_script(tokenizer, lambda: None)) as server:
+        server.tokens_in_tokens_out = True
+        Trainer(config(model_folder, tmp_path / "run", generation=served(server, sleep=True), **RESTARTED)).run()
+    kinds = {"POST /sleep": "sleep", "POST /wake_up": "wake", "POST /inference/v1/generate": "sample"}
+    order = [kinds[path] for path in server.paths() if path in kinds]
+    assert [kind for kind, _ in itertools.groupby(order)] == ["sample", *["sleep", "wake", "sample"] * 3]
+
+
 RESTARTED: dict[str, Any] = {
     "run": {"updates": 2},
     "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
@@ -398,7 +460,8 @@ def test_a_restarted_server_costs_a_run_no_episode(
         Trainer(config(model_folder, tmp_path / "run", generation=served(server), **sections)).run()
     lines = numbers(tmp_path / "run")
     assert [(line["update"], line["episodes"], line["lost"]) for line in lines] == [(1, 4, 0), (2, 4, 0)]
-    assert server.paths().count("POST /collective_rpc") == 3 + 2  # once for each restart
+    sent = server.paths().count("POST /collective_rpc") - 3  # once for each restart, unless the next sync came first
+    assert 0 < sent <= 2 if ahead else sent == 2
     assert all(0 < line["frac_cached"] < 1 for line in lines)
 
 

@@ -36,7 +36,8 @@ class TrainGenerator(Generator, Protocol):
 
     Its constructor takes the configuration, the model and the model's tokenizer. An attribute `Options` of the class, a
     pydantic model, names its options and their types. If `generate` raises `WeightsLost`, the weights are synced again,
-    which may wait for a new sampler.
+    which may wait for a new sampler. A method `begin_learning()`, if there is one, is called before the weights change:
+    without `async_rollout` nothing is sampled until the next sync, and the sampler may free memory.
     """
 
     def sync_weights(self, version: int) -> None:
@@ -91,6 +92,11 @@ def _read_addresses(config: GenerationConfig, make: object) -> list[str]:
                 f"generation.backend {config.backend!r} does not sample from {len(urls)} servers: name one"
             )
         return urls
+    if len(urls) > 1 and config.options.get("sleep"):
+        raise UsageError(
+            "generation.options.sleep is for one server, which shares the trainer's GPU: leave it out, or name one in "
+            "generation.url"
+        )
     if config.url and not urls:
         raise UsageError("generation.url is blank: name a server, or leave it out and the trainer starts one")
     for number, url in enumerate(urls, 1):

@@ -207,6 +207,8 @@ class VllmOptions(Frozen):
         seeds: Whether requests have seeds; by default on a GPU only, as seeds crash vLLM 0.32 on a CPU.
         checksums: Whether to compare the server's checksums around a sync; by default on a GPU only, as those of vLLM
             0.32 on a CPU miss the packed weights.
+        sleep: Whether the server frees its GPU memory while the trainer learns, for one that shares the trainer's GPU.
+            Its weights wait in host memory. A server of one's own needs `--enable-sleep-mode`.
         args: Arguments of a server that the trainer starts.
         env: Its environment variables.
         log: File for its output.
@@ -221,6 +223,7 @@ class VllmOptions(Frozen):
     weight_sync_folder: str = ""
     seeds: bool | None = None
     checksums: bool | None = None
+    sleep: bool = False
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
     log: str = ""
@@ -262,10 +265,12 @@ class VllmGenerator:
                 "generation.options.data_parallel_size with model.lora_rank: such a server has several API processes, "
                 "of which one would take the adapter. Start a server for each rank, and name all in generation.url"
             )
+        if options.sleep and not config.url and next(model.parameters()).device.type != "cuda":
+            raise UsageError("generation.options.sleep frees GPU memory, and the model is not on a GPU: leave it out")
         self._router = PrefixRouter(self._ranks)
         self._label = ""  # the server's name of the synced weights; empty if it has none
         self._nameless = False  # it has said that it has none
-        self._lost = False
+        self._lost = self._asleep = False
         self._size: int = model.lm.get_input_embeddings().num_embeddings
         self._seeds = torch.cuda.is_available() if options.seeds is None else options.seeds
         sums = torch.cuda.is_available() if options.checksums is None else options.checksums
@@ -297,6 +302,7 @@ class VllmGenerator:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             trust_env=bool(self._config.url),  # no proxy for a local server
         )
+        self._asleep = self._options.sleep and self._server is None  # perhaps: a killed run may have left it so
         self._name = self._model_name()
         self._tokens_in_tokens_out = self._has("/inference/v1/generate")
 
@@ -308,7 +314,7 @@ class VllmGenerator:
         server = VllmServer(
             folder,
             max_context=self._config.max_context,
-            args=[*self._weight_sync.args, *options.args],
+            args=[*self._weight_sync.args, *(["--enable-sleep-mode"] if options.sleep else []), *options.args],
             env={**self._weight_sync.env, **options.env},
             log=Path(options.log or self._folder.path / "vllm.log"),
             timeout=options.start_timeout,
@@ -392,7 +398,34 @@ class VllmGenerator:
             self._reconnect(limit)
             self._send_weights(version)
 
+    def begin_learning(self) -> None:
+        """Make the server free its memory until the next weight sync, if `sleep` is set. See `TrainGenerator`.
+
+        vLLM's sleep mode of level 1: the weights move to host memory, the cache is dropped.
+        """
+        if not self._options.sleep or self._lost:
+            return
+        self._asleep = True  # also if the answer is lost: one that is awake may be woken
+        try:
+            self._post("/sleep", {})
+        except PolicyError as error:
+            if self._means_loss(error):
+                self._lose(str(error))  # the next sync waits for the server
+            elif error.reason != "connection":
+                raise
+
+    def _wake(self) -> None:
+        """Give the server the memory that PyTorch keeps, and wait until it has its own again."""
+        if not self._asleep:
+            return
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if self._post("/wake_up", {}).get("status", "awake") != "awake":
+            raise PolicyError(f"vLLM at {self._http.base_url} did not wake up from its sleep", reason="server")
+        self._asleep = False
+
     def _send_weights(self, version: int) -> None:
+        self._wake()
         before = self._checksums()
         self._weight_sync.send(version, self._answer)
         self._reset_prefix_cache()
