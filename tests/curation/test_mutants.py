@@ -494,6 +494,7 @@ def test_lines_that_take_too_long_to_note_are_an_error(project: Project) -> None
         _find_lines(group, project.passing)
 
 
+@pytest.mark.slow
 def test_the_command_keeps_what_is_finished_when_it_is_terminated_and_resumes(project: Project, tmp_path: Path) -> None:
     record, output = tmp_path / "bugs.records.jsonl", tmp_path / "bugs.jsonl"
     folder = str(project.base.workspace.url)  # type: ignore[union-attr]  # of a commit

@@ -128,7 +128,8 @@ def test_handler():
 """
 
 
-@pytest.mark.parametrize(("work", "seed"), [(HONEST_GOLD, b"1"), (HONEST_OTHER, b"2")], ids=["gold", "other"])
+@pytest.mark.sample(every=2)
+@pytest.mark.parametrize(("work", "seed"), [(HONEST_OTHER, b"2"), (HONEST_GOLD, b"1")], ids=["other", "gold"])
 def test_other_right_work_is_resolved(work: str, seed: bytes) -> None:
     """Wherever a test leaves a choice, and where its change cannot matter."""
     starting = tuple(re.findall(r"def (test_\w+)", HONEST_TESTS))
@@ -171,6 +172,7 @@ def test_tests_that_clean_up_at_their_end_are_not_disturbed_by_changed_ones(seed
     assert len(small.opened) == 1
 
 
+@pytest.mark.slow
 def test_a_change_that_cannot_matter_is_unfit() -> None:
     tests = pytest_file("assert m.f(1) == 2", "assert m.f(None) == 5")
     gold = "class Any:\n    def __eq__(self, other): return True\ndef f(x):\n    return x + 1 if x else Any()\n"
@@ -225,27 +227,29 @@ def test_wrong_work_takes_one_run_and_raises_no_alarm(runner: str) -> None:
     assert verdict.reason == "2 of 2 tests that had to start passing did not pass"
 
 
-def test_complete_verdict_on_wrong_work_has_the_status_of_every_test() -> None:
-    small = three()
-    for seed in (b"1", b"2"):
-        verdict = small.judge(f2("2"), seed=seed)
-        assert {**verdict.fail_to_pass, **verdict.pass_to_pass} == {
-            small.name("test_a"): PASSED,
-            small.name("test_b"): TestStatus.FAILED,
-            small.name("test_c"): PASSED,
-        }
-        assert verdict.reason == "1 of 2 tests that had to start passing did not pass"
-        assert not verdict.counter_tests.alarms
+@pytest.mark.sample(every=2)
+@pytest.mark.parametrize(("runner", "seed"), [("unittest", b"1"), ("pytest", b"2")])
+def test_complete_verdict_on_wrong_work_has_the_status_of_every_test(runner: str, seed: bytes) -> None:
+    small = three(runner)
+    verdict = small.judge(f2("2"), seed=seed)
+    assert {**verdict.fail_to_pass, **verdict.pass_to_pass} == {
+        small.name("test_a"): PASSED,
+        small.name("test_b"): TestStatus.FAILED,
+        small.name("test_c"): PASSED,
+    }
+    assert verdict.reason == "1 of 2 tests that had to start passing did not pass"
+    assert not verdict.counter_tests.alarms
 
 
-def test_wrong_work_that_passes_a_changed_test_raises_no_alarm() -> None:
+@pytest.mark.sample(every=3)
+@pytest.mark.parametrize("seed", [b"1", b"2", b"3"])
+def test_wrong_work_that_passes_a_changed_test_raises_no_alarm(seed: bytes) -> None:
     """It may give by chance what the changed test expects: it fails the test as it is."""
     tests = pytest_file("assert m.f(1) is True", "assert m.f(1) is not None", "assert m.f.__name__ == 'f'")
     small = Small(f2("True"), tests, ("test_a", "test_b"), ("test_c",))
-    for seed in (b"1", b"2", b"3"):
-        verdict = small.judge(f2("False"), seed=seed)
-        assert (verdict.resolved, verdict.counter_tests.alarms) == (False, {})
-        assert verdict.fail_to_pass[small.name("test_a")] is TestStatus.FAILED
+    verdict = small.judge(f2("False"), seed=seed)
+    assert (verdict.resolved, verdict.counter_tests.alarms) == (False, {})
+    assert verdict.fail_to_pass[small.name("test_a")] is TestStatus.FAILED
 
 
 # --- work that changes its judge --------------------------------------------------------------------------------
@@ -323,20 +327,21 @@ def test_work_that_reads_its_answers_from_the_test_file_reads_a_changed_one(runn
 
 
 def test_single_test_is_proven_in_one_run() -> None:
-    small = Small(f2(), pytest_file("assert m.f(1) == 2"), ("test_a",))
+    small = Small(f2(), unittest_file("self.assertEqual(m.f(1), 2)"), ("test_a",), command=UNITTEST)
     verdict = small.judge(f2("1 + x"))
     assert_resolved(verdict)
     assert (verdict.counter_tests.runs, len(small.opened)) == (1, 1)
     assert_alarm(small.judge(ALWAYS_EQUAL), small)
 
 
-def test_work_that_is_right_but_for_one_test_raises_the_alarm() -> None:
-    small = three()
+@pytest.mark.sample(every=2)
+@pytest.mark.parametrize(("runner", "seed"), [("unittest", b"1"), ("pytest", b"2")])
+def test_work_that_is_right_but_for_one_test_raises_the_alarm(runner: str, seed: bytes) -> None:
+    small = three(runner)
     work = ALWAYS_EQUAL.replace("return Yes()", "return Yes() if x == 2 else x + 1")
-    for seed in (b"1", b"2"):
-        verdict = small.judge(work, seed=seed)
-        assert_alarm(verdict, small)
-        assert set(verdict.counter_tests.alarms) == {small.name("test_b")}
+    verdict = small.judge(work, seed=seed)
+    assert_alarm(verdict, small)
+    assert set(verdict.counter_tests.alarms) == {small.name("test_b")}
 
 
 NEAR_ENOUGH = """
@@ -364,7 +369,7 @@ PID = "import os\n\nPID = os.getpid()\n\n\ndef f(x=None):\n    return x + 1 if o
 
 
 def test_work_that_passes_only_in_the_session_is_refuted() -> None:
-    small = three()
+    small = three("unittest")
     verdict = small.judge(PID.format("None"))
     assert_refused(verdict, small)
     assert verdict.reason == NOT_IN_TWINS.format(2)
@@ -398,9 +403,9 @@ def run_on_a_slow_machine(ready: Ready, sandbox: Sandbox) -> Results:
 SLOW_MACHINE = replace(TESTS, run=run_on_a_slow_machine)
 
 
-@pytest.mark.parametrize(("slow", "resolved"), [({2}, True), ({2, 4}, False)])
+@pytest.mark.parametrize(("slow", "resolved"), [({2, 4}, False), ({2}, True)])
 def test_a_further_run_that_fails_with_the_work_alone_is_repeated_once(slow: set[int], resolved: bool) -> None:
-    small = three(grader=f"{__name__}:SLOW_MACHINE")
+    small = three("unittest", grader=f"{__name__}:SLOW_MACHINE")
     ran.clear()
     slow_runs.clear()
     slow_runs.update(slow)
@@ -412,7 +417,7 @@ def test_a_further_run_that_fails_with_the_work_alone_is_repeated_once(slow: set
 
 
 def test_without_a_gold_patch_an_alarm_counts_and_an_original_that_fails_in_its_twin_does_not() -> None:
-    small = three(has_gold=False)
+    small = three("unittest", has_gold=False)
     assert_resolved(small.judge(small.gold))
     assert_alarm(small.judge(ALWAYS_EQUAL), small)
     verdict = small.judge(PID.format("None"))

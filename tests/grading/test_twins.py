@@ -395,6 +395,7 @@ def test_what_a_twin_leaves_in_the_current_folder_is_gone_before_the_next(runner
     assert verdict.counter_tests.runs == 1
 
 
+@pytest.mark.slow
 def test_tests_that_call_others_play_their_twins_first() -> None:
     tests = pytest_file("assert m.f(1) == 2", "test_a()\n    assert m.f(2) == 3")
     small = Small(f2(), tests, ("test_b", "test_a"))
@@ -405,7 +406,6 @@ def test_tests_that_call_others_play_their_twins_first() -> None:
     assert_alarm(small.judge(always), small)
 
 
-@pytest.mark.slow
 def test_unittest_methods_that_call_others_play_their_twins_first() -> None:
     bodies = ("self.assertEqual(m.f(1), 2)", "self.test_a()\n        self.assertEqual(m.f(2), 3)")
     small = Small(f2(), unittest_file(*bodies), ("test_a", "test_b"), command="python -m unittest test_m")
