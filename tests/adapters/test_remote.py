@@ -45,6 +45,7 @@ def untimed(record: Trajectory) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("task_id", TASKS)
 def test_the_gold_policy_sees_the_same_bytes_and_infos(server: EnvServer, task_id: str) -> None:
     with contextlib.closing(make_env("SWE/Toy-v0", render_mode="ansi")) as local:

@@ -383,6 +383,7 @@ def test_the_tests_keep_their_configuration_and_the_product_its_own(words_task: 
     assert verdict.resolved, verdict.log
 
 
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize("original", ["tox.ini", "pytest.ini", "setup.cfg", ""])
 def test_configuration_in_a_new_file_does_not_win(original: str, words_task: Task, open_box: OpenBox) -> None:
     with open_box(words_task) as fresh:

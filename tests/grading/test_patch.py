@@ -278,6 +278,7 @@ IGNORING: dict[str, str | bytes] = {
 }
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize(
     "flood",
     [
