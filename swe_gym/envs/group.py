@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import NamedTuple, Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxStartError
@@ -311,7 +311,10 @@ class SandboxGroup:
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Sandbox]:
-        """Open a grading sandbox for the block."""
+        """Open a grading sandbox for the block, after those that are closing: their processes could slow it down."""
+        with self._lock:
+            closing = list(self._closing)
+        wait(closing)
         sandbox = self.open()
         try:
             yield sandbox

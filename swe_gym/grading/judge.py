@@ -26,7 +26,7 @@ from .patch import Patch
 from .probe import known, probe
 from .protect import Protection
 from .reporter import PlayedText, TwinGroup, TwinOrder
-from .staging import Stage
+from .staging import FreshSandboxes, Stage
 
 ALARM = "a counter-test passed, which correct work fails"
 NOT_IN_TWINS = "{} required tests passed, but not where they were played again, which contradicts the gold patch"
@@ -163,7 +163,6 @@ class Judge:
         except GradingError as error:
             if error.reason != "unknown":  # the gold patch has shown that the machine is to blame
                 raise
-        fresh.close()
         self._run_without_work()
         self._whole, self._kept = None, ()  # what was found stays: work could break off where it is about to lose
         try:
@@ -278,7 +277,6 @@ class Judge:
         """Run the tests as planned."""
         run = self._with_twins(ready, fresh)
         if run.results.result.timed_out:
-            fresh.close()  # nothing of the work may slow the gold patch down
             run = self._retry_timeout(run)
         self._keep(run)
 
@@ -428,7 +426,8 @@ class Judge:
         Returns:
             The groups that twins cannot play with the gold patch either.
         """
-        self._unproven |= dict.fromkeys(self._unplayed(run), NOT_PLAYED)
+        changed = [tests for number, tests in self._missing(run).items() if number in run.texts]
+        self._unproven |= dict.fromkeys(self._unplayed(run).union(*changed), NOT_PLAYED)
         doubts = self._doubts_of_work(run)
         if not doubts or not self._may_earn(doubts.failed):
             return set()
@@ -480,14 +479,19 @@ class Judge:
                 failed |= dict.fromkeys(missed.difference(unplayed), number)
         return Doubts(passed, failed)
 
+    def _missing(self, run: GradedRun) -> dict[int, set[str]]:
+        """The tests of each group of a further run that did not run in it."""
+        missing: dict[int, set[str]] = {}
+        for number in run.second:
+            ends = self._match(self.plan.groups[number].tests, run.results)
+            missing[number] = {test for test, status in ends.items() if status is TestStatus.MISSING}
+        return missing
+
     def _unplayed(self, run: GradedRun) -> set[str]:
         """Tests in other languages that a further run misses because a changed text may have kept them from running."""
-        missing: dict[int, list[str]] = {}
-        for number in filter(self._is_foreign, run.second):
-            ends = self._match(self.plan.groups[number].tests, run.results)
-            missing[number] = [test for test, status in ends.items() if status is TestStatus.MISSING]
+        missing = {number: tests for number, tests in self._missing(run).items() if self._is_foreign(number)}
         changed = any(missing[number] for number in missing.keys() & run.texts.keys())
-        return {test for tests in missing.values() for test in tests} if changed else set()
+        return set().union(*missing.values()) if changed else set()
 
     def _is_shaken(self, run: GradedRun, number: int) -> bool:
         """Whether a text that right work passes did not pass in its twin, or a text could not be played."""
@@ -660,7 +664,7 @@ def grade(
             reason=patch.rejected,
             dropped=dropped,
         )
-    stage = Stage(task, protection, open_fresh)
+    stage = Stage(task, protection, FreshSandboxes(fresh, open_fresh).open)
     if isinstance(grader, Grader):
         judge = Judge(task, patch, grader, stage, complete=complete, options=counter or CounterOptions())
         verdict = judge.judge(fresh)

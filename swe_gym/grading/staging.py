@@ -13,14 +13,16 @@ describe the product and the test run. The policy's version is kept for the prod
 the original's, pytest is pointed at a copy of the original.
 """
 
+import contextlib
 import itertools
 import posixpath
 import re
 import secrets
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..errors import FileError, GradingError, MissingFile, TaskError
+from ..errors import FileError, GradingError, MissingFile, SandboxError, TaskError
 from ..sandboxes import Sandbox
 from ..types import Frozen, Task
 from .base import OpenSandbox, Ready
@@ -135,6 +137,32 @@ BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in", "meson.
 
 NOT_PRODUCTS = ("-r", "--requirement", "-c", "--constraint", "--editable")
 """Options of pip whose path is not installed as a copy. Options that end in "e", as `-e` and `-ve` do, are others."""
+
+
+class FreshSandboxes:
+    """Opens sandboxes one after another. What runs in the earlier ones ends first: it could slow down the next one.
+
+    Args:
+        first: The first sandbox. It is open.
+        open_fresh: Opens another one.
+    """
+
+    def __init__(self, first: Sandbox, open_fresh: OpenSandbox) -> None:
+        self._opened = [first]
+        self._open_fresh = open_fresh
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Sandbox]:
+        """End all processes in the open sandboxes, and open another one for the block."""
+        for sandbox in self._opened:
+            with contextlib.suppress(SandboxError):  # it is closed then
+                sandbox.end_processes(commands=True)
+        with self._open_fresh() as fresh:
+            self._opened.append(fresh)
+            try:
+                yield fresh
+            finally:
+                self._opened.remove(fresh)
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,20 @@ def test_the_reporter_takes_the_runners_place(command: str, module: str, reporte
         "python -m pytest_x",
         "pytest a; pytest b",
         "ls -m pytest-x",
+        "env -S 'PYTHONPATH=src python' -m pytest",
+        "A=1 /usr/bin/env -u B -C tests C=1 -ivS 'PYTHONPATH=src' python -m pytest",
+        'timeout 9 env --split-string="$OPTIONS" python -m unittest',
     ],
 )
 def test_other_commands_have_no_runner(command: str) -> None:
     assert parse_command(command) is None
+
+
+@pytest.mark.parametrize(
+    "command", ["env A=-S -i python -S -m pytest", "env -S true; pytest -S", "env -- python -m pytest -S"]
+)
+def test_options_that_split_no_text_have_a_runner(command: str) -> None:
+    assert parse_command(command) is not None
 
 
 def test_options_precede_the_arguments() -> None:

@@ -463,6 +463,44 @@ def test_work_that_always_hangs_is_not_resolved(grader: str) -> None:
     assert len(small.opened) == 3  # the first run, the gold patch, the work once more
 
 
+LEAVES_PROCESSES = """
+import os, subprocess
+class Everything:
+    __name__ = "f"
+    def __call__(self, x): return self
+    def __eq__(self, other): return True
+    __hash__ = None
+f = Everything()
+if not os.path.exists("left"):
+    open("left", "w").close()
+    for _ in range(3):
+        subprocess.Popen(["sleep", "907"], start_new_session=True)
+"""
+
+
+@dataclass
+class Watched(Small):
+    """A task whose sandboxes are counted in which the work still runs when another one opens."""
+
+    busy: int = 0
+
+    @contextmanager
+    def open(self) -> Iterator[Sandbox]:
+        self.busy += sum(
+            box.exec("grep -alz '^90[7]$' /proc/[0-9]*/cmdline").ok for box in self.opened if not box.closed
+        )
+        with super().open() as sandbox:
+            yield sandbox
+
+
+def test_nothing_of_the_work_runs_while_the_gold_patch_confirms_an_alarm() -> None:
+    """It could slow the gold patch down until its tests time out, and so void the alarm."""
+    small = Watched(f2(), RUNNERS["pytest"][1], ("test_a", "test_b"), ("test_c",))
+    verdict = small.judge(LEAVES_PROCESSES)
+    assert_alarm(verdict, small)
+    assert (len(small.opened), small.busy) == (3, 0)
+
+
 @dataclass
 class Starved(Small):
     """A task on a machine without time for the first sandboxes.

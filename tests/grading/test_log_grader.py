@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from swe_gym.errors import GradingError, TaskError
-from swe_gym.grading import grade
+from swe_gym.grading import CounterOptions, grade
 from swe_gym.grading.base import Ready
 from swe_gym.grading.evaluation import read_results
 from swe_gym.grading.graders import judge_log
-from swe_gym.grading.judge import NOT_RUN
+from swe_gym.grading.judge import NOT_PLAYED, NOT_RUN
 from swe_gym.grading.patch import Patch, take_patch
 from swe_gym.grading.plan import EvaluationPlan, cut_to_marks, split_script
 from swe_gym.grading.staging import installs_a_copy
@@ -309,6 +309,19 @@ def test_other_commands_are_read_from_the_log(log_task: Task, open_box: OpenBox)
     empty = verdict_on(task, open_box, {})
     assert (empty.resolved, empty.judge, empty.exit_code) == (False, "log", 1)
     assert empty.reason.startswith("1 of 2 tests that had to start passing")
+
+
+def test_a_changed_test_that_did_not_run_is_not_proven(log_task: Task, open_box: OpenBox) -> None:
+    ids = ("tests/test_cases.py::test_title", "tests/test_cases.py::test_lower")
+    command = BY_LOG.replace("-rA", "-x -rA")
+    task = with_oracle(log_task, eval_script=script(command), fail_to_pass=ids, pass_to_pass=())
+    with open_box(task) as box, open_box(task) as fresh:
+        box.write_file("words/cases.py", GOLD.encode())
+        patch = take_patch(box, fresh)
+        verdict = grade(task, patch, fresh, lambda: open_box(task), counter=CounterOptions(seed=b"4"))
+    found = verdict.counter_tests
+    assert (verdict.resolved, found.runs) == (True, 2), "this seed changes both in one run, which stops at the first"
+    assert ([*found.uncovered.values()], len(found.kinds)) == ([NOT_PLAYED], 1)
 
 
 def test_an_exit_code_contradicts_a_log_of_passes(log_task: Task, open_box: OpenBox) -> None:
