@@ -15,7 +15,7 @@ from . import GRADERS
 from .base import Grader, OpenSandbox
 from .plan import EvaluationPlan
 from .protect import Protection
-from .reporter import make_folder
+from .reporter import name_folder
 from .staging import Stage
 
 MOST_SEEN = 1 << 20
@@ -76,7 +76,7 @@ def run_plainly(
     if not isinstance(grader, Grader):
         raise GradingError(f"task {task.task_id}: its grader {task.oracle.grader!r} cannot be run on a diff alone")
     ready = Stage(task, Protection(task), open_fresh).prepare(diff, fresh)
-    folder = make_folder(fresh)
+    folder = name_folder(fresh)
     arguments = (folder, clock, host, reverse, load)
     fresh.write_file(f"{folder}/sitecustomize.py", f"{bundle('conditions')}\nsurround{arguments!r}\n".encode())
     env = env or {}

@@ -13,7 +13,7 @@ from .log_parsers import load_parser, pytest_name
 from .log_parsers.lines import note
 from .plan import RunnerCall
 from .protect import hidden_files
-from .reporter import SignedReport, make_folder, run_reporter, steady_env, timeout_reason
+from .reporter import SignedReport, name_folder, run_reporter, steady_env, timeout_reason
 from .staging import MAX_LOG, restore
 
 NOT_RUN = (126, 127)
@@ -149,7 +149,7 @@ def _parse(task: Task, program: ParserProgram, result: ExecResult, fresh: Sandbo
 
     The results are `{"tests": [{"name": ..., "status": ...}]}`.
     """
-    folder = make_folder(fresh)
+    folder = name_folder(fresh)
     files = {"parser.py": program.root, "stdout": result.text, "stderr": result.error_text}
     for name, text in files.items():
         fresh.write_file(f"{folder}/{name}", text.encode())
@@ -166,7 +166,7 @@ def _parse(task: Task, program: ParserProgram, result: ExecResult, fresh: Sandbo
 
 
 def _run(ready: Ready, command: str, sandbox: Sandbox, *, merge: bool = True) -> ExecResult:
-    folder = make_folder(sandbox)
+    folder = name_folder(sandbox)
     sandbox.write_file(f"{folder}/tests.sh", f"{command}\n".encode())
     return sandbox.exec(
         ["bash", f"{folder}/tests.sh"],

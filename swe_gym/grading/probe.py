@@ -32,7 +32,7 @@ from .counter.results import are_alike
 from .counter.source import Function, Source, TextEdit
 from .ids import match_tests
 from .patch import Patch
-from .reporter import PlayedText, TwinGroup, TwinOrder, make_folder
+from .reporter import PlayedText, TwinGroup, TwinOrder, name_folder
 from .staging import Stage
 
 ORIGINAL = 0
@@ -105,7 +105,8 @@ def probe(task: Task, plan: CounterPlan, grader: Grader, stage: Stage, timeout: 
     with stage.open_fresh() as fresh:
         image = fresh.image_digest
         ready = stage.prepare(Patch(), fresh)
-        folder = make_folder(fresh)
+        folder = name_folder(fresh)
+        fresh.write_file(f"{folder}/notes", b"")
         texts = [tuple(_draw_surveys(plan, number, f"{folder}/{number}")) for number in numbers]
         try:
             twins = grader.run(replace(ready, twins=_order(plan, numbers, texts), timeout=timeout), fresh).twins

@@ -262,7 +262,7 @@ def run_reporter(
     """
     twins = twins or TwinOrder()
     key = secrets.token_bytes(32)
-    folder = make_folder(sandbox)
+    folder = name_folder(sandbox)
     least, most = TWIN_LIMITS
     deadline = min(max(least, TWIN_SHARE * timeout), most)
     order = twins.text(key=key, report=f"{folder}/report", workdir=sandbox.workdir, deadline=deadline)
@@ -299,17 +299,9 @@ def steady_env(sandbox: Sandbox) -> dict[str, str]:
     return {name: value for name, value in STEADY_ENV.items() if name not in sandbox.spec.env}
 
 
-def make_folder(sandbox: Sandbox) -> str:
-    """Make a temporary folder outside the workspace.
-
-    Raises:
-        SandboxError: The sandbox failed.
-    """
-    made = sandbox.exec(["mktemp", "-d"])
-    folder = made.text.strip()
-    if not made.ok or not folder.startswith("/"):
-        raise SandboxError(f"cannot make a temporary folder: {made.describe()}", detail=made.error_text[-2000:])
-    return folder
+def name_folder(sandbox: Sandbox) -> str:
+    """Return the path of a new temporary folder outside the workspace. It is made when a file is written into it."""
+    return f"{sandbox.environment().get('TMPDIR') or '/tmp'}/swe-gym-{secrets.token_hex(8)}"
 
 
 def _read(sandbox: Sandbox, path: str) -> bytes:

@@ -30,7 +30,7 @@ from .diff import touched_files
 from .patch import Patch, apply_diff, apply_patch, parents
 from .plan import EvaluationPlan, read_plan
 from .protect import Protection
-from .reporter import make_folder, steady_env
+from .reporter import name_folder, steady_env
 from .seal import seal_for_grading
 
 SHARED = ("pyproject.toml", "setup.cfg")
@@ -319,7 +319,7 @@ def run_preparation(prepare: str, task: Task, sandbox: Sandbox) -> bytes:
     hurry = OFFLINE if sandbox.capabilities.network == "none" else {}
     unset = f"unset {' '.join(hurry)}; " if hurry else ""  # the tests do not see them
     mark = secrets.token_hex(16)
-    folder = make_folder(sandbox)
+    folder = name_folder(sandbox)
     path = f"{folder}/before.sh"
     sandbox.write_file(path, PREPARATION.format(prepare=prepare, unset=unset).encode())
     result = sandbox.exec(
@@ -344,6 +344,6 @@ def restore(state: bytes, sandbox: Sandbox) -> str:
     """Return the shell line that restores a state; empty for an empty state."""
     if not state:
         return ""
-    path = f"{make_folder(sandbox)}/state"
+    path = f"{name_folder(sandbox)}/state"
     sandbox.write_file(path, state)
     return f". {path} 2>/dev/null\n"
