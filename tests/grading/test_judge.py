@@ -495,7 +495,7 @@ class Watched(Small):
 
 def test_nothing_of_the_work_runs_while_the_gold_patch_confirms_an_alarm() -> None:
     """It could slow the gold patch down until its tests time out, and so void the alarm."""
-    small = Watched(f2(), RUNNERS["pytest"][1], ("test_a", "test_b"), ("test_c",))
+    small = Watched(f2(), THREE_UNITTEST, ("test_a", "test_b"), ("test_c",), command=UNITTEST)
     verdict = small.judge(LEAVES_PROCESSES)
     assert_alarm(verdict, small)
     assert (len(small.opened), small.busy) == (3, 0)
