@@ -9,6 +9,7 @@ random weights.
 import contextlib
 import contextvars
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -102,8 +103,26 @@ def choose_reasoners() -> None:
     StructuredOutputManager._get_reasoner = reasoner_of
 
 
+class Client(httpx.Client):
+    """A client of a server, whose log it reads.
+
+    Args:
+        log: The log.
+        base_url: Address of the server.
+    """
+
+    def __init__(self, log: Path, base_url: str) -> None:
+        super().__init__(base_url=base_url, timeout=600.0)
+        self._log = log
+
+    def rejected(self, name: str) -> list[int]:
+        """Return the tokens of a request, by its `request_id`, that the engine's grammar does not allow."""
+        found = re.search(rf"grammar rejected tokens \[([\d, ]+)\] for request \S*{name}", self._log.read_text())
+        return [int(one) for one in found[1].split(",")] if found else []
+
+
 @contextlib.contextmanager
-def serve(tokenizer: Any, content: str) -> Iterator[httpx.Client]:
+def serve(tokenizer: Any, content: str) -> Iterator[Client]:
     """Start a server with a tokenizer and a format of content; yield a client of it."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
@@ -139,7 +158,7 @@ def serve(tokenizer: Any, content: str) -> Iterator[httpx.Client]:
                 argv, stdout=file, stderr=file, env={**env, "OMP_NUM_THREADS": "1"}, start_new_session=True
             )
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600.0) as client:
+            with Client(log, f"http://127.0.0.1:{port}") as client:
                 wait_for(client, process)
                 yield client
         except BaseException:

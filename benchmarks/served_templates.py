@@ -26,14 +26,14 @@ from typing import Any, NamedTuple
 import httpx
 from agent_tokens import checked
 from agents import model_for
-from forced_vllm import MODEL, serve
+from forced_vllm import MODEL, Client, serve
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SweGymError, UsageError
 from swe_gym.gateway import AgentPlayer, check_shapes, find_templates
 from swe_gym.gateway.agents import AGENTS, make_agent
 from swe_gym.gateway.call_formats import VLLM
-from swe_gym.gateway.calls import arrange_system_messages, tool_call
+from swe_gym.gateway.calls import arrange_system_messages, new_id, tool_call
 from swe_gym.gateway.matrix import make_tokenizer, openings
 from swe_gym.gateway.model_server import ServedGenerator
 from swe_gym.gateway.parsing import arguments_of
@@ -67,8 +67,20 @@ class Case(NamedTuple):
     parsers: str
 
 
-def parsers_of(renderer: Renderer, source: str) -> str:
+OWN = {
+    "GigaChat3": "gigachat3",
+    "inclusionai-ling-3.0": "ling3+ling3",
+    "poolside-Laguna": "poolside_v1+poolside_v1",
+    "StepFun3.5": "step3p5+step3p5",
+}
+"""Start of a template's name -> the parsers that vLLM has for this model, which writes calls as another family does."""
+
+
+def parsers_of(name: str, renderer: Renderer, source: str) -> str:
     """Return the parsers of vLLM for a template, as "TOOL+REASONING"."""
+    for start, parsers in OWN.items():
+        if name.startswith(start):
+            return parsers
     style = renderer.style.removeprefix(VLLM)
     if style != renderer.style:
         return style
@@ -88,7 +100,7 @@ def cases_of(folder: Path | None, names: Sequence[str]) -> Iterator[Case]:
         with contextlib.suppress(UsageError):
             renderer = Renderer(ChatTemplate(make_tokenizer(source)))
             if renderer.shape.native and renderer.style != "openai":
-                yield Case(name, source, renderer, parsers_of(renderer, source))
+                yield Case(name, source, renderer, parsers_of(name, renderer, source))
 
 
 def tokenizer_for(cases: Sequence[Case]) -> Any:
@@ -107,7 +119,7 @@ class Model:
         say: Request -> what the model answers.
     """
 
-    def __init__(self, client: httpx.Client, tokenizer: Any, case: Case, say: Callable[[Any], ModelReply]) -> None:
+    def __init__(self, client: Client, tokenizer: Any, case: Case, say: Callable[[Any], ModelReply]) -> None:
         self.wrong: list[str] = []
         self.results = 0  # results of tools that came back
         self._client, self._tokenizer, self._case, self._say = client, tokenizer, case, say
@@ -124,9 +136,12 @@ class Model:
         ids = [*self._encode(text), self._tokenizer.eos_token_id]
         xargs = {"forced": ids, "parsers": self._case.parsers}
         more = {"chat_template": self._case.source, "vllm_xargs": xargs, "return_token_ids": True}
-        reply = self._client.post(CHAT, json={**request, **more, "model": MODEL, "max_tokens": len(ids)})
+        more |= {"model": MODEL, "max_tokens": len(ids), "request_id": new_id()}
+        reply = self._client.post(CHAT, json={**request, **more})
         if reply.status_code != 200:
-            self.wrong.append(f"{reply.status_code} {reply.text[:200]}")
+            rejected = self._tokenizer.decode(self._client.rejected(more["request_id"]))
+            grammar = f"the grammar allows no {rejected!r} where the template has it"
+            self.wrong.append(grammar if rejected else f"{reply.status_code} {reply.text[:200]}")
             return reply
         found = reply.json()
         self._check(request, said, ids, found)
@@ -174,7 +189,7 @@ def _calls(message: Any) -> list[Any]:
     return [(one["function"]["name"], arguments_of(one)) for one in message.get("tool_calls") or ()]
 
 
-def check_opening(client: httpx.Client, tokenizer: Any, case: Case, roles: tuple[str, ...]) -> str:
+def check_opening(client: Client, tokenizer: Any, case: Case, roles: tuple[str, ...]) -> str:
     """Send an agent's first messages, a call and its result: "y", "user" if that option is needed, or what fails."""
     told = [{"role": role, "content": f"{role} {number}."} for number, role in enumerate(roles)]
     refused = ""
@@ -196,7 +211,7 @@ SHAPES: dict[str, tuple[JsonObject, JsonObject]] = {
 """Shape of a request -> its fields, and the call if it is not that of the usual tool."""
 
 
-def check_shape(client: httpx.Client, tokenizer: Any, case: Case, shape: str) -> str:
+def check_shape(client: Client, tokenizer: Any, case: Case, shape: str) -> str:
     """Send a shape of tools with messages, a call and its result: "y", or what fails."""
     fields, call = SHAPES[shape]
     told = [{"role": "system", "content": "A rule."}, {"role": "user", "content": "A question."}]
@@ -204,7 +219,7 @@ def check_shape(client: httpx.Client, tokenizer: Any, case: Case, shape: str) ->
     return f"n: {wrong}" if wrong else "y"
 
 
-def check_all(client: httpx.Client, tokenizer: Any, case: Case) -> list[str]:
+def check_all(client: Client, tokenizer: Any, case: Case) -> list[str]:
     """Check the openings of all agents and all shapes of tools."""
     with ThreadPoolExecutor(len(openings()) + len(SHAPES)) as pool:
         checks = [pool.submit(check_opening, client, tokenizer, case, roles) for roles in openings()]
@@ -213,7 +228,7 @@ def check_all(client: httpx.Client, tokenizer: Any, case: Case) -> list[str]:
 
 
 def check_messages(
-    client: httpx.Client,
+    client: Client,
     tokenizer: Any,
     case: Case,
     messages: list[Any],
@@ -243,7 +258,7 @@ def script_for(name: str, task: str) -> tuple[Callable[[Any], ModelReply], Any]:
     return (saying(*COMMANDS, *filter(None, [kind.ending])), {}) if kind.shell[0] else model_for(name, task)
 
 
-def play_chat(client: httpx.Client, tokenizer: Any, case: Case, name: str, task: str) -> str:
+def play_chat(client: Client, tokenizer: Any, case: Case, name: str, task: str) -> str:
     """Play a task with an agent over chat completions: "y", "user" if that option is needed, or what fails."""
     say, options = script_for(name, task)
     model = Model(client, tokenizer, case, say)
@@ -265,7 +280,7 @@ def play_chat(client: httpx.Client, tokenizer: Any, case: Case, name: str, task:
 class EngineSampler(TokenSampler):
     """Samples the tokens of a model on the server, over token ids."""
 
-    def __init__(self, client: httpx.Client, model: Model, renderer: Renderer) -> None:
+    def __init__(self, client: Client, model: Model, renderer: Renderer) -> None:
         super().__init__(self, renderer, max_context=1 << 19, max_tokens=1 << 14)  # it is its own generator
         self.sampled: list[tuple[tuple[int, ...], Completion]] = []
         self._url, self._said = f"{client.base_url}/v1", model
@@ -287,7 +302,7 @@ class EngineSampler(TokenSampler):
         return made
 
 
-def play_ids(client: httpx.Client, tokenizer: Any, case: Case, name: str, task: str) -> str:
+def play_ids(client: Client, tokenizer: Any, case: Case, name: str, task: str) -> str:
     """Play a task with an agent over token ids: "y" with the number of its segments, or what fails."""
     say, options = script_for(name, task)
     model = Model(client, tokenizer, case, say)

@@ -205,26 +205,9 @@ A column of agents says whether a server with this template takes their first me
 `y`: yes. `user`: with `policy.later_system=user`. `n`: no, the template shows no tools or refuses messages. The server
 also needs the tool parser of the model.
 
-`python benchmarks/served_templates.py --templates FOLDER` tries these columns on a real vLLM with random weights. Each
-request brings its template, its parsers and the tokens to sample: a tool call as a model of the family writes it. The
-server takes the messages, its parsers read the call, and the prompts are those of token sampling, byte for byte. With
-vLLM 0.32, all 216 pairs of an agent and one of 18 templates of 12 families work.
-
-With `--agents codex,claude-code`, unmodified agents play on this server: both with Gemma 4, Kimi K3, Llama 3.1,
-DeepSeek V4, MiniMax M2, Nemotron 3, LFM2, Mistral, Seed-OSS, Qwen2.5, Qwen3-Coder and Qwen3.8, and over token ids with
-Qwen3. With Qwen3, all other agents with a kit play, too, apart from Qwen Code, which was not tried again since tools
-without parameters are rendered as vLLM renders them.
-
-Not proven, or refused by the server:
-
-- GLM-4.5: the grammar of its tool calls answers a thought with status 500.
-- gpt-oss: vLLM renders it without a template.
-- Ministral 3 refuses two messages of the user in a row.
-- The templates of Seed-OSS render no tool without parameters, and those of gpt-oss none without a description, on a
-  server and in token sampling.
-
-Start vLLM with `--chat-template-content-format string`: otherwise it hands content in parts to Gemma 4, Kimi K2 and
-Qwen3-VL, whose templates render them differently.
+The server's answers are [tried on a real vLLM](#on-a-real-vllm). Start vLLM with
+`--chat-template-content-format string`: otherwise it hands content in parts to Gemma 4, Kimi K2 and Qwen3-VL, whose
+templates render them differently.
 
 The other columns are about token sampling, which training uses:
 
@@ -233,6 +216,32 @@ The other columns are about token sampling, which training uses:
 - **Calls**: whether an answer may have several tool calls.
 - **Results**, **Users**: whether a conversation that goes on with results of tools, or with messages of the user, is
   one [segment](gateway.md#segments). The model thinks in each answer if the prompt lets it.
+"""
+
+_SERVED = """
+## On a real vLLM
+
+`python benchmarks/served_templates.py --templates FOLDER > benchmarks/served_templates.md` wrote this table with
+vLLM 0.32 and random weights. Each request brings its template, its parsers and the tokens to sample: a thought and a
+tool call as the template renders them. In a column of agents, `y` says that the server takes the first messages, its
+parsers read the call, it takes the result, and the prompts are those of token sampling, byte for byte. In the other
+columns, a tool has no parameters, or `strict` is true, or `parallel_tool_calls` is false.
+
+vLLM makes a grammar for the last two, and for each request with tools if the tool parser is `glm45`. A reason such as
+`the grammar allows no '\\n'` says that the template's own form is not allowed: a server then makes the model write
+another form, which its parser reads. With `VLLM_ENFORCE_STRICT_TOOL_CALLING=0`, there are no grammars, and GLM-4.6,
+DeepSeek V3.2 and Nemotron 3 work in all columns. Name the reasoning parser, too (`--reasoning-parser`): without it, the
+grammar begins before the thought and allows none. Token sampling has no grammars.
+
+--8<-- "benchmarks/served_templates.md"
+
+gpt-oss is missing: vLLM renders it without a template. The templates of gpt-oss render no tool without a description,
+on a server and in token sampling.
+
+With `--agents codex,claude-code`, unmodified agents play on this server: both with Gemma 4, Kimi K3, Llama 3.1,
+DeepSeek V4, MiniMax M2, Nemotron 3, LFM2, Mistral, Seed-OSS, Qwen2.5, Qwen3-Coder and Qwen3.8, and over token ids with
+Qwen3. With Qwen3, all other agents with a kit play, too, apart from Qwen Code, which was not tried again since tools
+without parameters are rendered as vLLM renders them.
 """
 
 _REFUSED = """
@@ -254,6 +263,7 @@ def render_matrix(proofs: Sequence[Proof]) -> str:
     lines = [_HEAD, f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     ordered = sorted(proofs, key=lambda one: (one.family.lower(), one.template.lower()))
     lines += [render_row(one) for one in ordered if not one.why]
+    lines.append(_SERVED.rstrip("\n"))
     refused = [render_row(one) for one in ordered if one.why]
     return "\n".join([*lines, _REFUSED.rstrip("\n"), *refused, ""])
 
