@@ -229,7 +229,7 @@ columns, a tool has no parameters, or `strict` is true, or `parallel_tool_calls`
 
 vLLM makes a grammar for the last two, and for each request with tools if the tool parser is `glm45`. A reason such as
 `the grammar allows no '\\n'` says that the template's own form is not allowed: a server then makes the model write
-another form, which its parser reads. With `VLLM_ENFORCE_STRICT_TOOL_CALLING=0`, there are no grammars, and GLM-4.6,
+another one. With `VLLM_ENFORCE_STRICT_TOOL_CALLING=0`, there are no grammars, and GLM-4.6,
 DeepSeek V3.2 and Nemotron 3 work in all columns. Name the reasoning parser, too (`--reasoning-parser`): without it, the
 grammar begins before the thought and allows none. Laguna needs the parsers `poolside_v1`, Ling 3 `ling3` and GigaChat 3
 `gigachat3`: with `glm45` and `llama3_json`, most of their columns fail. Token sampling has no grammars.
