@@ -547,7 +547,7 @@ class _Probe:
             left = _leave_out(task, gone) if gone else task
             try:
                 facts |= _Hardening(self, left, files, escaped).find(facts)
-            except (GradingError, TaskError, DiffError) as error:
+            except (GradingError, TaskError, DiffError, UnicodeError) as error:  # the last: a file in another encoding
                 found.not_tried["harden"] = str(error)
         return {**facts, "status": "audited", "findings": tuple(found.list), "not_tried": found.not_tried}
 

@@ -17,7 +17,7 @@ from ..grading.counter import Source, TextEdit, name_of
 from ..syntax import evaluate, parse
 from ..types import Oracle
 from .audit_variants import ChangedFile, split_sections
-from .mutation import Function
+from .mutation import Function, Site
 
 MOST_COPIES = 240
 """Copies of tests that are tried for one task."""
@@ -43,7 +43,7 @@ BEGUN, ENDED = "begun", "ended"
 
 HELPER = f"""
 
-def _note(copy, site, value=None):
+def _note_value(copy, site, value=None):
     import json, os, signal
 
     def stop(*_):
@@ -232,7 +232,8 @@ def _is_alone(original: Original) -> bool:
     source, function = original.source, original.function
     first = min((function, *function.decorator_list), key=lambda node: node.lineno)
     alone = not source.before(first).strip(" \t@") and not source.after(function).strip()
-    returns = any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in source.walk(function))
+    nodes = Site(source, function).nodes
+    returns = any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in nodes)
     return alone and not returns and not source.before(function.body[0]).strip()
 
 
@@ -441,9 +442,11 @@ def write_notes(copies: Sequence[Copy], data: Mapping[str, bytes]) -> dict[str, 
 
     def write(number: int, copy: Copy) -> str:
         function = copy.original.function
-        checks = {check: f"_note({number}, '{site}', {{}})" for site, check in enumerate(find_checks(copy.original))}
-        begin, end = (f"_note({number}, {word!r})" for word in (BEGUN, ENDED))
-        ends = [f"_note({number}, {name!r}, locals().get({name!r}))" for name in _locals(function)]
+        checks = {
+            check: f"_note_value({number}, '{site}', {{}})" for site, check in enumerate(find_checks(copy.original))
+        }
+        begin, end = (f"_note_value({number}, {word!r})" for word in (BEGUN, ENDED))
+        ends = [f"_note_value({number}, {name!r}, locals().get({name!r}))" for name in _locals(function)]
         return _text(copy, f"{function.name}_{number}_", checks, first=[begin], last=[*ends, end])
 
     return _add_below(data, [(copy.original, write(number, copy)) for number, copy in enumerate(copies)], HELPER)

@@ -362,15 +362,31 @@ class TestClip:
         )]
         assert found == [1, 2]
 
+    def test_of_a_key(self):
+        def key(one):
+            return -one
+
+        assert sorted([m.clip(1), m.clip(2)], key=key) == [2, 1]
+
     def test_of_a_value(self):
         return m.clip(1)
 """
 
 
+NAMES = ("lists", "of_a_key", "of_a_value")
+
+
 def test_copies_change_one_or_two_values_and_are_python() -> None:
-    oracle = Oracle(fail_to_pass=("test_m.py::test_rows[5-5]", "test_m.py::TestClip::test_lists"), timeout=1.0)
+    oracle = Oracle(
+        fail_to_pass=("test_m.py::test_rows[5-5]", *(f"test_m.py::TestClip::test_{name}" for name in NAMES))
+    )
     originals = find_originals(oracle, {"test_m.py": COPIED.encode()})
-    assert [one.names for one in originals] == [("test_rows_0_",), ("test_rows_1_",), ("TestClip", "test_lists")]
+    assert [one.names for one in originals] == [
+        ("test_rows_0_",),
+        ("test_rows_1_",),
+        ("TestClip", "test_lists"),
+        ("TestClip", "test_of_a_key"),
+    ]
     copies = make_copies(originals, [ChangedFile("m.py", b"", (OLD + CLIP).encode())])
     tests = [NewTest(copy, f"test_{number}", {"0": [number]}) for number, copy in enumerate(copies)]
     (text,) = write_tests(tests, {"test_m.py": COPIED.encode()}).values()
