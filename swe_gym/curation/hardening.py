@@ -22,6 +22,9 @@ from .mutation import Function, Site
 MOST_COPIES = 240
 """Copies of tests that are tried for one task."""
 
+MOST_ORIGINALS = 24
+"""Tests that are copied."""
+
 MOST_ROWS = 3
 """Rows of values of a test with parameters that are copied."""
 
@@ -39,6 +42,9 @@ SHORT = 40
 
 MODE = 0o100644
 
+UNKNOWN = "?"
+"""Note of a value whose `repr` fails."""
+
 BEGUN, ENDED = "begun", "ended"
 
 HELPER = f"""
@@ -54,7 +60,7 @@ def _note_value(copy, site, value=None):
     try:
         text = repr(value)
     except Exception:
-        text = "?"
+        text = {UNKNOWN!r}
     with open(os.environ[{NOTES!r}], "a") as file:
         file.write(json.dumps([copy, site, text[:{LONGEST + 1}]]) + "\\n")
 """
@@ -66,6 +72,16 @@ TRUE = ("assertTrue", "assertFalse", "assertIsNone", "assertIsNotNone")
 
 Values = dict[str, Any]
 """Site of a copy -> the value that it gives there."""
+
+
+class Shown(NamedTuple):
+    """An object that is no plain value.
+
+    Attributes:
+        text: Its `repr`.
+    """
+
+    text: str
 
 
 class Check(NamedTuple):
@@ -92,6 +108,7 @@ class Original(NamedTuple):
         file: The file.
         names: Names of the function that is copied: for a test with parameters, one in which some have their values.
         source: The file with that function.
+        starting: Whether the test must start passing.
     """
 
     test: str
@@ -100,6 +117,7 @@ class Original(NamedTuple):
     file: Source
     names: tuple[str, ...]
     source: Source
+    starting: bool
 
     @property
     def function(self) -> Function:
@@ -130,7 +148,7 @@ class Seen(NamedTuple):
     Attributes:
         begun: Whether it began.
         ended: Whether it came to its end.
-        values: Sites that it passed once, and gave a plain value.
+        values: Sites that it passed once, and the value there; `Shown` stands for one that is not plain.
     """
 
     begun: bool = False
@@ -177,18 +195,15 @@ def find_originals(oracle: Oracle, files: Mapping[str, bytes]) -> list[Original]
     for path, data in files.items():
         with contextlib.suppress(ValueError):
             sources[path] = Source(data)
-    found: dict[tuple[str, tuple[str, ...]], str] = {}
+    found: dict[tuple[str, tuple[str, ...]], Original] = {}
     for test in (*oracle.fail_to_pass, *oracle.pass_to_pass):
         place = parse_id(test)
         paths = [path for path in sources if place.path and f"/{path}".endswith(f"/{place.path}")]
         if len(paths) == 1 and place.names in sources[paths[0]].functions:
-            found.setdefault((paths[0], place.names), test.partition("[")[0])
-    return [
-        original
-        for (path, names), test in found.items()
-        for original in _with_values(Original(test, path, names, sources[path], names, sources[path]))
-        if _is_alone(original)
-    ]
+            path, names, plain = paths[0], place.names, test.partition("[")[0]
+            source, starting = sources[path], test in oracle.fail_to_pass
+            found.setdefault((path, names), Original(plain, path, names, source, names, source, starting))
+    return [one for original in found.values() for one in _with_values(original) if _is_alone(one)]
 
 
 def _with_values(original: Original) -> Iterator[Original]:
@@ -238,14 +253,22 @@ def _is_alone(original: Original) -> bool:
 
 
 def make_copies(originals: Sequence[Original], changed: Collection[ChangedFile]) -> list[Copy]:
-    """Return copies of tests, each with one change, those of all tests in turn.
+    """Return copies of tests, each with one or two changes, those of several tests in turn.
+
+    These are tests that must start passing, then those that name a function that gold changes, then others.
 
     Args:
         originals: The tests.
         changed: Files that gold changes. Their constants are tried as values.
     """
     hints = _find_hints(changed)
-    turns = zip_longest(*(_copies_of(original, hints) for original in originals[:MOST_COPIES]))
+    near = [
+        one
+        for one in originals
+        if one.starting or any(one.below in one.file.mentioning(name) for name in hints.defaults)
+    ]
+    chosen = [*near, *(one for one in originals if one not in near)][:MOST_ORIGINALS]
+    turns = zip_longest(*(_copies_of(original, hints) for original in chosen))
     copies = (copy for copy in chain.from_iterable(turns) if copy is not None and _is_python(copy))
     return list(islice(copies, MOST_COPIES))
 
@@ -527,7 +550,8 @@ def _read_one(notes: Sequence[tuple[str, str]]) -> Seen:
             try:
                 values[site] = evaluate(text)
             except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                continue
+                if " at 0x" not in text and text != UNKNOWN:
+                    values[site] = Shown(text)
     return Seen(begun=True, ended=ENDED in sites, values=values)
 
 
@@ -609,6 +633,8 @@ def _text_of(test: NewTest) -> str:
 
 def _assert(owner: str, actual: str, value: object) -> str:
     """Return an assertion that an expression has a value."""
+    if isinstance(value, Shown):
+        actual, value = f"repr({actual})", value.text
     one = value is None or isinstance(value, bool)
     if owner:
         return f"{owner}.{'assertIs' if one else 'assertEqual'}({actual}, {value!r})"

@@ -19,6 +19,7 @@ from swe_gym.curation.audit_variants import ChangedFile, break_hunk, make_varian
 from swe_gym.curation.hardening import (
     Copy,
     NewTest,
+    Shown,
     choose_tests,
     find_originals,
     make_copies,
@@ -388,12 +389,16 @@ def test_copies_change_one_or_two_values_and_are_python() -> None:
         ("TestClip", "test_of_a_key"),
     ]
     copies = make_copies(originals, [ChangedFile("m.py", b"", (OLD + CLIP).encode())])
-    tests = [NewTest(copy, f"test_{number}", {"0": [number]}) for number, copy in enumerate(copies)]
+    tests = [
+        NewTest(copy, f"test_{number}", {"0": Shown("x") if number == 2 else [number]})
+        for number, copy in enumerate(copies)
+    ]
     (text,) = write_tests(tests, {"test_m.py": COPIED.encode()}).values()
     functions = Source(text).functions
     assert all((f"test_{number}",) in functions or ("TestClip", f"test_{number}") in functions for number in range(50))
     shown = text.decode()
     assert 'def test_0(three):\n    given = 5\n    found = m.clip(given, "a" "b")\n    assert found == [0]\n' in shown
+    assert "        assert repr(found) == 'x'\n" in shown
     assert "low=11" in shown  # a constant of gold, for a parameter with a default
     assert "wanted =" not in shown
 
@@ -403,11 +408,11 @@ def test_only_plain_values_that_stay_equal_are_asserted() -> None:
     copies = [Copy(original[0], ())] * 3
     notes = "\n".join(
         json.dumps(note)
-        for number, value in enumerate(["1", "<object>", "[1"])
+        for number, value in enumerate(["1", "<object at 0x1>", "date(2, 1)"])
         for note in ([number, "begun", "None"], [number, "0", value], [number, "ended", "None"])
     )
     gold = read_notes(f"{notes}\n[2, ", 3)
-    assert [one.values for one in gold] == [{"0": 1}, {}, {}]
+    assert [one.values for one in gold] == [{"0": 1}, {}, {"0": Shown("date(2, 1)")}]
     hung, other = [one._replace(ended=False) for one in gold], [one._replace(values={"0": True}) for one in gold]
     (test,) = choose_tests(copies, gold, gold, gold, [[hung[0], gold[1], gold[2]], gold])
     assert (test.test, test.values) == ("test_m.py::TestClip::test_lists_variation_1", {"0": 1})
