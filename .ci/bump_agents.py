@@ -1,9 +1,10 @@
 """Pin the newest version of agents, in this checkout: `python .ci/bump_agents.py [NAME...]`.
 
 Without names, all of them. It prints what changed. Needs npm for kits of npm packages, and uv for those of Python
-packages, whose file of requirements says in its head how it was made. What it leaves out stays left out.
+packages, whose file of requirements says in its head how it was made, and when. What it left out then stays left out.
 """
 
+import datetime
 import inspect
 import json
 import re
@@ -19,7 +20,9 @@ from swe_gym.gateway.kits import NodeKit, NpmKit, PythonKit
 TABLE = Path("docs/agents.md")
 
 
-HEAD = re.compile(r"# uv pip compile .*--python-version (?P<python>\S+) .*\((?P<roots>.+)\)")
+HEAD = re.compile(
+    r"# uv pip compile .*--python-version (?P<python>\S+) .*--exclude-newer (?P<date>[\d-]+) .*\((?P<roots>.+)\)"
+)
 """How a file of requirements was made, in its head."""
 
 
@@ -62,25 +65,33 @@ def names_of(requirements: str) -> set[str]:
     return {line.partition("==")[0] for line in requirements.splitlines() if "==" in line}
 
 
-def write_requirements(path: Path, old: str, new: str) -> None:
-    """Write the file of requirements for another version of its first package."""
-    text = path.read_text()
-    found = HEAD.search(text)
-    assert found, f"the head of {path} does not say how it was made"
-    roots, universal = found["roots"], ("--universal",)
-    left_out = names_of(compile_requirements(roots, found["python"], options=universal)) - names_of(text)
-    pins = compile_requirements(roots.replace(old, new, 1), found["python"], without=left_out, options=universal)
-    head = "\n".join(line for line in text.splitlines() if line.startswith("#")).replace(old, new)
-    head = re.sub(r", all as of \S+(?=:)|--exclude-newer \S+ ", "", head)
-    path.write_text(f"{head}\n{pins}\n")
+def read_head(path: Path) -> re.Match[str]:
+    """Return how a file of requirements was made."""
+    found = HEAD.search(path.read_text())
+    assert found, f"the head of {path} does not say how it was made, with --exclude-newer DATE"
+    return found
+
+
+def write_requirements(path: Path, old: str, new: str, *, today: str) -> None:
+    """Write the file of requirements for another version of its first package.
+
+    What the packages depended on when the file was made, and the file does not hold, is left out again. What they
+    depend on since then is not.
+    """
+    text, found = path.read_text(), read_head(path)
+    roots, python = found["roots"], found["python"]
+    made, now = (("--universal", "--exclude-newer", date) for date in (found["date"], today))
+    left_out = names_of(compile_requirements(roots, python, options=made)) - names_of(text)
+    pins = compile_requirements(roots.replace(old, new, 1), python, without=left_out, options=now)
+    head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    path.write_text(f"{head.replace(old, new).replace(found['date'], today)}\n{pins}\n")
 
 
 def newest(kit: NpmKit | PythonKit) -> str:
     """Return the newest version of a kit's package."""
     if isinstance(kit, NpmKit):
         return run("npm", "view", kit.package.format(arch="x64"), "version")
-    found = HEAD.search(Path(kit.requirements).read_text())
-    assert found, f"the head of {kit.requirements} does not say how it was made"
+    found = read_head(Path(kit.requirements))
     package = found["roots"].partition("==")[0]
     return compile_requirements(package, found["python"], options=["--no-deps"]).partition("==")[2]
 
@@ -97,7 +108,8 @@ def bump(name: str) -> None:
     row = next(line for line in TABLE.read_text().splitlines() if line.startswith(f"| `{name}`"))
     replace(TABLE, row, row.replace(f"| {kind.version} |", f"| {new} |"))
     if isinstance(kit, PythonKit):
-        write_requirements(Path(kit.requirements), kind.version, new)
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        write_requirements(Path(kit.requirements), kind.version, new, today=today)
     elif isinstance(kit, NodeKit) and kit.lock:
         write_lock(Path(kit.lock), kit.package.format(arch="x64"), new)
 

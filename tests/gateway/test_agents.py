@@ -395,9 +395,43 @@ def test_the_weekly_workflow_tries_the_newest_version_of_each_agent() -> None:
     workflow = (Path(__file__).parents[2] / ".github" / "workflows" / "agents.yml").read_text()
     (names,) = re.findall(r"agent: \[(.*)\]", workflow)
     assert names.split(", ") == sorted(set(AGENTS) - {"command"})
-    script = runpy.run_path(str(Path(__file__).parents[2] / ".ci" / "bump_agents.py"), run_name="bump")
     for kit in (make_agent(name).kit for name in names.split(", ")):
-        assert isinstance(kit, NpmKit) or script["HEAD"].search(Path(kit.requirements).read_text())
+        assert isinstance(kit, NpmKit) or bump_script()["HEAD"].search(Path(kit.requirements).read_text())
+
+
+def bump_script() -> dict[str, Any]:
+    """Return the names of the script that pins the newest versions."""
+    return runpy.run_path(str(Path(__file__).parents[2] / ".ci" / "bump_agents.py"), run_name="bump")
+
+
+UV = """\
+#!/bin/sh
+case "$*" in
+  *2026-01-02*) printf 'agent==1.0\\nheavy==1.0\\n' ;;
+  *)
+    while [ "$1" != --override ]; do shift; done
+    cp "$2" "$ASKED"
+    printf "agent==2.0\\nheavy==1.0 ; sys_platform == 'never'\\nnew==1.0\\n" ;;
+esac
+"""
+"""A stand-in for uv: of the old date, the agent depends on one package, and of a later one, on another one, too."""
+
+
+def test_new_pins_leave_out_what_the_old_ones_left_out_and_no_new_dependency(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins, uv, asked = tmp_path / "agent.txt", tmp_path / "uv", tmp_path / "asked"
+    command = "# uv pip compile --universal --python-version 3.12 --exclude-newer {} --override OVERRIDES (agent=={})\n"
+    pins.write_text(f"# agent 1.0, all as of 2026-01-02:\n{command.format('2026-01-02', '1.0')}agent==1.0\n")
+    uv.write_text(UV)
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("ASKED", str(asked))
+    bump_script()["write_requirements"](pins, "1.0", "2.0", today="2026-11-28")
+    head = f"# agent 2.0, all as of 2026-11-28:\n{command.format('2026-11-28', '2.0')}"
+    assert pins.read_text() == f"{head}agent==2.0\nnew==1.0\n"
+    assert "heavy ; sys_platform" in asked.read_text()
+    assert "new ;" not in asked.read_text()
 
 
 @pytest.mark.parametrize("agent", ["kimi-code", "pi"])
