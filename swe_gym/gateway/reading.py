@@ -1,6 +1,6 @@
 """What the protocols read alike: fields, parts of contents, tools and settings. Only known keys are kept."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ..types import Json, JsonMapping, JsonObject
 from .calls import Refusal, tool_call
@@ -22,6 +22,8 @@ def field(body: JsonMapping, name: str, kind: type | tuple[type, ...], default: 
     value = body.get(name)
     if value is None:
         return default
+    if kind is int and isinstance(value, float) and value.is_integer():  # Google's SDK sends topK as 40.0
+        return int(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise Refusal(400, f"{name}: expected {_words(kind)}, not {_words(type(value))}")
     return value
@@ -34,11 +36,28 @@ def _words(kind: type | tuple[type, ...]) -> str:
     return " or ".join(_WORDS.get(one, str(one)) for one in (kind if isinstance(kind, tuple) else (kind,)))
 
 
-def refuse_fields(body: JsonMapping, names: Iterable[str], why: str) -> None:
-    """Raise Refusal if a request sets a field without which its answer would be another one."""
+def refuse_fields(body: JsonMapping, names: Iterable[str], why: str, where: str = "") -> None:
+    """Raise Refusal if a request sets a field without which its answer would be another one, to {} for example."""
     for name in names:
-        if body.get(name):
-            raise Refusal(400, f"{name}: not supported, since {why}")
+        if body.get(name) not in (None, False, 0, "", []):
+            raise Refusal(400, f"{where}{name}: not supported, since {why}")
+
+
+def find_unread(name: str, value: Json, read: Collection[str]) -> set[str]:
+    """Return the fields of an object, or of a list of objects, that have no effect, such as "tools.strict".
+
+    Args:
+        name: Name of the object.
+        value: The object, the list, or None.
+        read: Fields that have an effect.
+    """
+    return {
+        f"{name}.{key}"
+        for one in (value if isinstance(value, list) else [value])
+        if isinstance(one, dict)
+        for key, given in one.items()
+        if key not in read and given is not None and given is not False
+    }
 
 
 def refuse_modalities(body: JsonMapping, name: str) -> None:
@@ -104,12 +123,17 @@ def _part(part: JsonObject) -> JsonObject:
 def image_part(kind: Json, data: Json) -> JsonObject:
     """Return an image that a request holds in base64 as a part of OpenAI's chat API.
 
+    Google's SDK writes base64 for URLs, with "-" and "_", which servers refuse in a `data:` URL.
+
     Raises:
         Refusal: Its type or its data is missing.
     """
     if not isinstance(kind, str) or not isinstance(data, str) or not kind.startswith("image/"):
         raise Refusal(400, "content: expected an image with its type and its data in base64")
-    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data.translate(_STANDARD)}"}}
+
+
+_STANDARD = str.maketrans("-_", "+/")
 
 
 def merge_messages(messages: Sequence[JsonObject]) -> list[JsonObject]:
@@ -171,13 +195,17 @@ def function_tool(tool: JsonObject, schema: str, where: str) -> JsonObject:
     }
 
 
-def settings_of(body: JsonMapping, names: Iterable[str]) -> JsonObject:
+def settings_of(body: JsonMapping, names: Mapping[str, str]) -> JsonObject:
     """Return the settings of a request that it sets.
+
+    Args:
+        body: The request.
+        names: Name of each setting in chat completions -> its name in the request.
 
     Raises:
         Refusal: One has another type.
     """
-    return {name: _SETTINGS[name](body, name) for name in names if body.get(name) is not None}
+    return {ours: _SETTINGS[ours](body, name) for ours, name in names.items() if body.get(name) not in (None, [])}
 
 
 def _number(body: JsonMapping, name: str) -> Json:

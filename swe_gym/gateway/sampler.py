@@ -23,7 +23,7 @@ class Sampler(Protocol):
 
     Attributes:
         model: Name of the model.
-        settings: Names of the settings of calls that have an effect.
+        settings: Names of the settings of calls that have an effect, or NAME=VALUE if only that value has one.
         info: Description for the records.
     """
 

@@ -331,8 +331,10 @@ class Session:
 
     def _tell_ignored(self, call: Call) -> None:
         """Log once which fields of the agent's calls have no effect."""
+        known = self._sampler.settings
+        idle = {name for name, value in call.settings.items() if not known & {name, f"{name}={value}"}}
         with self._lock:
-            new = {*call.ignored, *(call.settings.keys() - self._sampler.settings)} - self._ignored
+            new = {*call.ignored, *idle} - self._ignored
             if not new or len(self._ignored) > TOLD:
                 return
             self._ignored |= new

@@ -43,7 +43,7 @@ class TokenSampler:
         UsageError: Tool calls cannot be rendered and read with the template; see `Renderer`.
     """
 
-    settings = frozenset({"stop", "tool_choice"})
+    settings = frozenset({"stop", "tool_choice=none", "tool_choice=auto"})
 
     def __init__(
         self,

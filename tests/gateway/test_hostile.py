@@ -21,7 +21,13 @@ from swe_gym.types import ToolCall
 
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 INSIDE = "http://169.254.169.254/"
-FOREIGN = {"uuid": "u", "image_url": {"url": INSIDE}, "video_url": {"url": INSIDE}, "audio": INSIDE, "x": {"y": INSIDE}}
+FOREIGN = {
+    "uuid": "u",
+    "image_url": {"url": INSIDE},
+    "video_url": {"url": INSIDE},
+    "input_audio": INSIDE,
+    "x": {"y": INSIDE},
+}
 PIXEL = "data:image/png;base64,AA"
 TEXT = {**FOREIGN, "type": "text", "text": "a"}
 IMAGE = {**FOREIGN, "type": "image_url", "image_url": {"url": PIXEL, "detail": "low", "file_id": INSIDE}}

@@ -101,6 +101,11 @@ def test_google_generate_content(session: Session) -> None:
     assert not session.reasons
 
 
+def calling(mode: str, *names: str) -> dict[str, Any]:
+    """Return how functions are called in a request to Google."""
+    return {"toolConfig": {"functionCallingConfig": {"mode": mode, "allowedFunctionNames": names}}}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -114,6 +119,11 @@ def test_google_generate_content(session: Session) -> None:
         ({"generationConfig": {"responseLogprobs": True}}, "responseLogprobs: not supported"),
         ({"cached_content": "cachedContents/1"}, "cachedContent: not supported, since nothing is stored"),
         ({"contents": [{"parts": [{"inline_data": {"mime_type": "image/png"}}]}]}, "its data in base64"),
+        ({"generationConfig": {"topK": 40.5}}, "topK: expected an integer, not a number"),
+        ({"generationConfig": {"topK": 1, "top_k": 1}}, "topK: given twice"),
+        (calling("any"), ".mode: expected MODE_UNSPECIFIED, AUTO, VALIDATED, ANY, NONE, not 'any'"),
+        (calling("AUTO", "bash"), ".allowedFunctionNames: only allowed with the mode ANY or VALIDATED, not AUTO"),
+        (calling("ANY", "g"), ".allowedFunctionNames: no declared function is named 'g'"),
     ],
 )
 def test_google_requests_that_are_refused(session: Session, change: dict[str, Any], said: str) -> None:
@@ -125,7 +135,8 @@ def test_google_requests_that_are_refused(session: Session, change: dict[str, An
 
 def test_google_fields_may_be_in_snake_case(server: OpenAIServer, session: Session) -> None:
     server.reply = lambda request: ModelReply(json.dumps(request["messages"] + request["tools"]))
-    schema = {"type": "OBJECT", "properties": {"a_b": {"type": "STRING"}}}
+    any_of = [{"type": "ARRAY", "min_items": "2"}, {"type": "OBJECT", "default": {"i_j": {"type": "A"}}}]
+    schema = {"type": "OBJECT", "properties": {"a_b": {"any_of": any_of}}}
     call = {"function_call": {"name": "c_d", "args": {"a_b": {"e_f": 1}}}}
     result = {"function_response": {"name": "c_d", "response": {"g_h": 1}}}
     body = {
@@ -137,7 +148,35 @@ def test_google_fields_may_be_in_snake_case(server: OpenAIServer, session: Sessi
     system, _, called, told, tool = json.loads(answer["candidates"][0]["content"]["parts"][0]["text"])
     assert (system["content"], told["content"]) == ("be", '{"g_h": 1}')
     assert called["tool_calls"][0]["function"] == {"name": "c_d", "arguments": '{"a_b": {"e_f": 1}}'}
-    assert list(tool["function"]["parameters"]["properties"]) == ["a_b"]
+    read = [{"type": "array", "minItems": 2}, {"type": "object", "default": {"i_j": {"type": "A"}}}]
+    assert tool["function"]["parameters"] == {"type": "object", "properties": {"a_b": {"anyOf": read}}}
+
+
+@pytest.mark.parametrize(
+    ("how", "tools", "choice"),
+    [
+        (("ANY", "a"), "abc", {"type": "function", "function": {"name": "a"}}),
+        (("ANY", "a", "c"), "ac", "required"),
+        (("VALIDATED", "a"), "a", None),
+        (("NONE",), "abc", "none"),
+    ],
+)
+def test_google_offers_the_functions_that_are_allowed(
+    server: OpenAIServer, session: Session, how: tuple[str, ...], tools: str, choice: Any
+) -> None:
+    server.reply = lambda request: ModelReply(json.dumps(request))
+    image = {"inlineData": {"mimeType": "image/png", "data": "-_8="}}
+    body = {
+        "contents": [{"parts": [image]}],
+        "generationConfig": {"topK": 40.0},
+        "tools": [{"functionDeclarations": [{"name": name} for name in "abc"]}],
+        **calling(*how),
+    }
+    _, answer = asked(session, f"{GOOGLE}:generateContent", body)
+    request = json.loads(answer["candidates"][0]["content"]["parts"][0]["text"])
+    assert "".join(tool["function"]["name"] for tool in request["tools"]) == tools
+    assert (request.get("tool_choice"), request["top_k"]) == (choice, 40)
+    assert request["messages"][0]["content"][0]["image_url"]["url"] == "data:image/png;base64,+/8="
 
 
 NO_FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
@@ -147,6 +186,10 @@ NO_FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
     ("path", "change", "said"),
     [
         (CHAT, {"logprobs": True}, "logprobs: not supported"),
+        (CHAT, {"web_search_options": {}}, "web_search_options: not supported, since nothing runs on a provider's"),
+        (CHAT, {"functions": [{"name": "a"}]}, "functions: not supported, since they are deprecated; use tools"),
+        (CHAT, {"messages": [{"role": "assistant", "audio": {"id": "1"}}]}, "messages[0].audio: not supported"),
+        (CHAT, {"messages": [{"role": "assistant", "function_call": {}}]}, "messages[0].function_call: not supported"),
         (CHAT, {"modalities": ["text", "audio"]}, "modalities: 'audio' is not supported"),
         (CHAT, {"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools of type 'custom'"),
         (CHAT, {"tool_choice": "any"}, "tool_choice: expected auto, none, required or a function"),
@@ -154,6 +197,10 @@ NO_FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
         ("/v1/responses", {"tool_choice": "any"}, "tool_choice: expected auto, none, required or a function"),
         ("/v1/responses", {"prompt": {"id": "pmpt_1"}}, "prompt: not supported, since nothing is stored"),
         ("/v1/responses", {"top_logprobs": 2}, "top_logprobs: not supported"),
+        ("/v1/responses", {"include": ["message.output_text.logprobs"]}, "include: 'message.output_text.logprobs' is"),
+        ("/v1/messages", {"stop_sequences": [1]}, "stop_sequences: expected strings"),
+        ("/v1/messages", {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "send a tool with an input_schema"),
+        ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "w"}]}, "runs on Anthropic's servers only"),
         ("/v1/messages", {"tool_choice": {"type": "required"}}, "tool_choice.type: expected auto, any, tool or none"),
         ("/v1/messages", {"mcp_servers": [{"type": "url"}]}, "mcp_servers: not supported"),
         ("/v1/messages", {"messages": [{"role": "user", "content": [NO_FILE]}]}, "a source of type 'file'"),
@@ -174,8 +221,9 @@ def test_settings_and_refusals_in_a_history_are_passed_on(server: OpenAIServer, 
     _, answer = asked(session, "/v1/messages", {"messages": HI, "max_tokens": 9, "tool_choice": one_call})
     assert json.loads(answer["content"][0]["text"])["parallel_tool_calls"] is False
     refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
-    _, answer = asked(session, CHAT, {"messages": [*HI, refused, *HI]})
-    assert json.loads(answer["choices"][0]["message"]["content"])["messages"][1]["content"] == "No."
+    for one in (refused, {"role": "assistant", "content": None, "refusal": "No.", "audio": None}):
+        _, answer = asked(session, CHAT, {"messages": [*HI, one, *HI], "functions": None})
+        assert json.loads(answer["choices"][0]["message"]["content"])["messages"][1]["content"] == "No."
 
 
 # --- limits and failures -------------------------------------------------------------------------------------
@@ -248,7 +296,7 @@ def image(url: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        ({"messages": HI, "web_search_options": {}, "models": ["other"], "plugins": [{"id": "web"}]}, 200),
+        ({"messages": HI, "models": ["other"], "plugins": [{"id": "web"}]}, 200),
         ({"messages": HI, "tools": [{**TOOLS[0], "type": "web_search"}]}, 400),
         ({"messages": HI, "tools": [{**TOOLS[0], "web_search": {}}]}, 200),
         ({"messages": [image("data:image/png;base64,AA")]}, 200),
@@ -327,6 +375,39 @@ def test_an_agent_sets_what_is_listed_and_the_log_names_the_rest(
         for names in (biased, [*biased, "reasoning_effort", "temperature"])
     ]
     assert generator.temperatures == {0.7}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        (
+            "/v1/messages",
+            {"thinking": {"type": "enabled", "budget_tokens": 9}, "tools": [{"name": "a", "strict": True}]},
+            ["thinking.budget_tokens", "tools.strict"],
+        ),
+        (
+            f"{GOOGLE}:generateContent",
+            {"toolConfig": {"retrievalConfig": {}}, "generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}},
+            ["generationConfig.thinkingConfig.thinkingBudget", "toolConfig.retrievalConfig"],
+        ),
+        ("/v1/responses", {"tools": [{"type": "web_search"}]}, ["tools.type=web_search"]),
+        (CHAT, {"tool_choice": "auto", "stream_options": {"x": 1}}, ["stream_options.x"]),
+        (CHAT, {"tools": TOOLS, "tool_choice": "required"}, ["tool_choice"]),
+    ],
+)
+def test_the_log_names_parts_of_fields_without_effect(
+    path: str, body: dict[str, Any], told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    by_ids, _ = tokens(lambda _: "yes")
+    given = {
+        "/v1/responses": {"input": "hi"},
+        CHAT: {"messages": HI},
+        "/v1/messages": {"messages": HI, "max_tokens": 9},
+    }
+    google = {"contents": [{"parts": [{"text": "hi"}]}]}
+    with caplog.at_level(logging.INFO, "swe_gym"):
+        assert asked(Session(by_ids), path, {**given.get(path, google), **body})[0] == 200
+    assert f"settings of the agent without effect: {told}" in caplog.text
 
 
 class Held(Scripted):

@@ -8,6 +8,7 @@ from ..calls import Answer, Call, Refusal, event
 from ..reading import (
     SETTINGS,
     field,
+    find_unread,
     function_tool,
     join_parts,
     make_tool_call,
@@ -24,6 +25,9 @@ PING = b": waiting for the model\n\n"
 READ = frozenset("model messages tools max_completion_tokens max_tokens stream stream_options n".split()) | SETTINGS
 """Fields that have an effect."""
 
+FUNCTION = frozenset(("name", "description", "parameters", "strict"))
+"""Fields of a tool's function that have an effect."""
+
 
 def read(body: JsonObject) -> Call:
     """Read a request.
@@ -33,19 +37,25 @@ def read(body: JsonObject) -> Call:
     """
     if field(body, "n", int, 1) != 1:
         raise Refusal(400, "n: only 1 is supported")
-    if "functions" in body or "function_call" in body:
-        raise Refusal(400, "functions: not supported; use tools")
-    refuse_fields(body, ("logprobs", "audio"), "answers hold text and tool calls only")
+    refuse_fields(body, ("functions", "function_call"), "they are deprecated; use tools")
+    refuse_fields(body, ("logprobs", "top_logprobs", "audio"), "answers hold text and tool calls only")
+    refuse_fields(body, ("web_search_options",), "nothing runs on a provider's servers")
     refuse_modalities(body, "modalities")
+    tools, stream = objects(body, "tools"), field(body, "stream_options", dict, {})
     return Call(
         model=field(body, "model", str, ""),
         messages=read_messages(objects(body, "messages")),
-        tools=read_tools(objects(body, "tools")),
+        tools=read_tools(tools),
         max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
         stream=field(body, "stream", bool, False),
-        settings=settings_of(body, SETTINGS),
-        ignored=body.keys() - READ,
-        flags={"usage": bool(field(body, "stream_options", dict, {}).get("include_usage"))},
+        settings=settings_of(body, {name: name for name in SETTINGS}),
+        ignored={
+            *(body.keys() - READ),
+            *find_unread("stream_options", stream, ("include_usage",)),
+            *find_unread("tools", tools, ("type", "function")),
+            *find_unread("tools.function", [tool.get("function") for tool in tools], FUNCTION),
+        },
+        flags={"usage": bool(stream.get("include_usage"))},
     )
 
 
@@ -67,6 +77,10 @@ def _message(message: JsonObject, where: str) -> JsonObject:
     content = field(message, "content", (str, list))
     if isinstance(content, list):
         content = join_parts(objects(message, "content"))
+    if role == "assistant":
+        refuse_fields(message, ("audio",), "nothing is stored; send its transcript", f"{where}.")
+        refuse_fields(message, ("function_call",), "it is deprecated; use tool_calls", f"{where}.")
+        content = content or field(message, "refusal", str) or content
     kept = {name: value for name in _KEPT if (value := field(message, name, str)) is not None}
     calls = [_tool_call(call, where) for call in objects(message, "tool_calls")] if role == "assistant" else []
     if calls:
@@ -92,8 +106,9 @@ def read_tools(tools: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def _tool(tool: JsonObject, where: str) -> JsonObject:
-    if tool.get("type", "function") != "function":
-        raise Refusal(400, f"{where}.type: tools of type {str(tool['type'])[:60]!r} are not supported")
+    kind = field(tool, "type", str, "function")
+    if kind != "function":
+        raise Refusal(400, f"{where}.type: tools of type {kind[:60]!r} are not supported")
     return function_tool(field(tool, "function", dict, {}), "parameters", where)
 
 

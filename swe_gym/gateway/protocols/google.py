@@ -10,6 +10,7 @@ from ..calls import Answer, Call, Refusal, event
 from ..parsing import arguments_of
 from ..reading import (
     field,
+    find_unread,
     function_tool,
     image_part,
     join_parts,
@@ -30,26 +31,37 @@ READ = frozenset("model stream contents systemInstruction tools toolConfig gener
 
 SETTINGS: Mapping[str, str] = {
     "temperature": "temperature",
-    "topP": "top_p",
-    "topK": "top_k",
-    "presencePenalty": "presence_penalty",
-    "frequencyPenalty": "frequency_penalty",
+    "top_p": "topP",
+    "top_k": "topK",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
     "seed": "seed",
-    "stopSequences": "stop",
+    "stop": "stopSequences",
 }
-"""Setting -> its name in chat completions."""
+"""Setting in chat completions -> its name."""
 
-CONFIGURED = frozenset(("maxOutputTokens", "candidateCount", "thinkingConfig")) | SETTINGS.keys()
+CONFIGURED = frozenset(("maxOutputTokens", "candidateCount", "thinkingConfig")) | set(SETTINGS.values())
 """Fields of `generationConfig` that have an effect."""
 
-CHOICES = {"ANY": "required", "NONE": "none"}
+DECLARED = frozenset(("name", "description", "parameters", "parametersJsonSchema"))
+"""Fields of a function's declaration that have an effect."""
+
+CALLING = "toolConfig.functionCallingConfig"
+CHOICES = {"MODE_UNSPECIFIED": None, "AUTO": None, "VALIDATED": None, "ANY": "required", "NONE": "none"}
+"""Mode of calling functions -> `tool_choice` of chat completions."""
+
 STATUSES = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
 TEXTS = ("output", "result", "error")
 """Fields of a function's response. The text of one that stands alone is the result."""
 
 
-FREE = frozenset("args response parameters parametersJsonSchema responseSchema responseJsonSchema".split())
+FREE = frozenset("args response parameters parametersJsonSchema responseSchema responseJsonSchema labels".split())
 """Fields whose values have keys of the agent's own."""
+
+NAMED = frozenset(("properties", "patternProperties", "defs", "$defs"))
+VALUES = frozenset("default example examples enum const required propertyOrdering".split())
+COUNTS = frozenset("minItems maxItems minLength maxLength minProperties maxProperties".split())
+"""Keywords of a schema that hold schemas by name, or values, or integers, which Google writes as strings."""
 
 
 def read(body: JsonObject) -> Call:
@@ -61,23 +73,35 @@ def read(body: JsonObject) -> Call:
     body = _in_camel_case(body)
     refuse_fields(body, ("cachedContent",), "nothing is stored; send the whole contents")
     config = field(body, "generationConfig", dict, {})
-    refuse_fields(config, ("responseLogprobs",), "answers hold text and tool calls only")
+    refuse_fields(config, ("responseLogprobs", "logprobs"), "answers hold text and tool calls only")
     refuse_modalities(config, "responseModalities")
     if field(config, "candidateCount", int, 1) != 1:
         raise Refusal(400, "generationConfig.candidateCount: only 1 is supported")
     given = objects(body, "contents")
     if not given:
         raise Refusal(400, "contents: at least one content is required")
+    calling = field(field(body, "toolConfig", dict, {}), "functionCallingConfig", dict, {})
+    tools = [tool for index, one in enumerate(objects(body, "tools")) for tool in _tools(one, f"tools[{index}]")]
+    offered, choice = _choose(tools, calling)
+    thinking = field(config, "thinkingConfig", dict, {})
     messages = [one for index, content in enumerate(given) for one in _messages(content, f"contents[{index}]")]
     return Call(
         model=field(body, "model", str, ""),
         messages=_name_results(merge_messages([*_system(body), *messages])),
-        tools=[tool for index, tools in enumerate(objects(body, "tools")) for tool in _tools(tools, f"tools[{index}]")],
+        tools=offered,
         max_tokens=token_limit(config, "maxOutputTokens"),
         stream=field(body, "stream", bool, False),
-        settings=_settings(body, config),
-        ignored=(body.keys() - READ) | {f"generationConfig.{name}" for name in config.keys() - CONFIGURED},
-        flags={"thoughts": field(config, "thinkingConfig", dict, {}).get("includeThoughts") is True},
+        settings=settings_of({**config, "tool_choice": choice}, {**SETTINGS, "tool_choice": "tool_choice"}),
+        ignored={
+            *(body.keys() - READ),
+            *find_unread("generationConfig", config, CONFIGURED),
+            *find_unread("generationConfig.thinkingConfig", thinking, ("includeThoughts",)),
+            *find_unread("toolConfig", body.get("toolConfig"), ("functionCallingConfig",)),
+            *find_unread(CALLING, calling, ("mode", "allowedFunctionNames")),
+            *find_unread("tools.functionDeclarations", _declared(body), DECLARED),
+            *([f"{CALLING}.mode=VALIDATED"] if calling.get("mode") == "VALIDATED" else ()),
+        },
+        flags={"thoughts": thinking.get("includeThoughts") is True},
     )
 
 
@@ -87,22 +111,38 @@ def _in_camel_case(value: Json) -> Json:
         return [_in_camel_case(one) for one in value]
     if not isinstance(value, dict):
         return value
-    named = {_SNAKE.sub(lambda found: found[1].upper(), name): one for name, one in value.items()}
-    return {name: one if name in FREE else _in_camel_case(one) for name, one in named.items()}
+    return {name: one if name in FREE else _in_camel_case(one) for name, one in _camel(value).items()}
+
+
+def _camel(value: JsonObject) -> JsonObject:
+    """Return an object with its keys in camel case."""
+    found: JsonObject = {}
+    for name, one in value.items():
+        camel = _SNAKE.sub(lambda found: found[1].upper(), name)
+        if camel in found:
+            raise Refusal(400, f"{camel[:60]}: given twice, in camel case and in snake case")
+        found[camel] = one
+    return found
 
 
 _SNAKE = re.compile("(?<=[a-z0-9])_([a-z])")
 
 
-def _settings(body: JsonObject, config: JsonObject) -> JsonObject:
-    found: JsonObject = {ours: config.get(name) for name, ours in SETTINGS.items()}
-    calling = field(field(body, "toolConfig", dict, {}), "functionCallingConfig", dict, {})
-    names = field(calling, "allowedFunctionNames", list, [])
-    if calling.get("mode") == "ANY" and len(names) == 1:
-        found["tool_choice"] = {"type": "function", "function": {"name": names[0]}}
-    else:
-        found["tool_choice"] = CHOICES.get(str(calling.get("mode")))
-    return settings_of(found, found)
+def _choose(tools: list[JsonObject], calling: JsonObject) -> tuple[list[JsonObject], Json]:
+    """Return the tools that the model may call, and `tool_choice` of chat completions."""
+    mode, names = field(calling, "mode", str, "AUTO"), field(calling, "allowedFunctionNames", list, [])
+    if mode not in CHOICES:
+        raise Refusal(400, f"{CALLING}.mode: expected {', '.join(CHOICES)}, not {mode[:60]!r}")
+    if not names:
+        return tools, CHOICES[mode]
+    if mode not in ("ANY", "VALIDATED"):
+        raise Refusal(400, f"{CALLING}.allowedFunctionNames: only allowed with the mode ANY or VALIDATED, not {mode}")
+    allowed = [tool for tool in tools if tool["function"]["name"] in names]
+    if not allowed:
+        raise Refusal(400, f"{CALLING}.allowedFunctionNames: no declared function is named {str(names[0])[:60]!r}")
+    if mode == "ANY" and len(allowed) == 1:
+        return tools, {"type": "function", "function": {"name": allowed[0]["function"]["name"]}}
+    return allowed, CHOICES[mode]
 
 
 def _system(body: JsonObject) -> list[JsonObject]:
@@ -117,21 +157,35 @@ def _tools(tools: JsonObject, where: str) -> list[JsonObject]:
     return [_tool(tool, where) for tool in objects(tools, "functionDeclarations")]
 
 
+def _declared(body: JsonObject) -> list[Json]:
+    return [one for tools in objects(body, "tools") for one in objects(tools, "functionDeclarations")]
+
+
 def _tool(tool: JsonObject, where: str) -> JsonObject:
     schema = field(tool, "parametersJsonSchema", dict) or _plain(field(tool, "parameters", dict))
     return function_tool({**tool, "schema": schema, "strict": None}, "schema", where)
 
 
 def _plain(schema: Json) -> Json:
-    """Return a schema of Google's as JSON Schema, whose types are in lower case."""
+    """Return a schema of Google's as JSON Schema: keywords in camel case, types in lower case."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        name: value.lower() if name == "type" and isinstance(value, str) else _plain(value)
-        for name, value in schema.items()
-    }
+    return {name: _keyword(name, value) for name, value in _camel(schema).items()}
+
+
+def _keyword(name: str, value: Json) -> Json:
+    """Return the value of a keyword of a schema."""
+    if name in VALUES:
+        return value
+    if name in NAMED and isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if name == "type" and isinstance(value, str):
+        return value.lower()
+    if name in COUNTS and isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
+        return int(value)
+    return _plain(value)
 
 
 def _messages(content: JsonObject, where: str) -> list[JsonObject]:

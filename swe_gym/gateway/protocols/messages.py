@@ -8,6 +8,7 @@ from ..calls import Answer, Call, Refusal, event
 from ..parsing import arguments_of
 from ..reading import (
     field,
+    find_unread,
     function_tool,
     image_part,
     join_parts,
@@ -25,11 +26,18 @@ PING = event({"type": "ping"}, "ping")
 BILLING = "x-anthropic-billing-header:"
 """Start of a system block of Claude Code that differs in every request and says nothing to the model."""
 
-PASSED = frozenset({"temperature", "top_p", "top_k"})
-"""Settings that chat completions have too."""
+SETTINGS = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "stop": "stop_sequences"}
+"""Setting in chat completions -> its name."""
 
-READ = frozenset("model system messages tools tool_choice max_tokens stop_sequences stream thinking".split()) | PASSED
+READ = frozenset("model system messages tools tool_choice max_tokens stream thinking".split()) | set(SETTINGS.values())
 """Fields that have an effect."""
+
+TOOL = frozenset(("type", "name", "description", "input_schema"))
+CHOICE = frozenset(("type", "name", "disable_parallel_tool_use"))
+"""Fields of a tool, and of the choice of one, that have an effect."""
+
+KNOWN = ("bash_", "text_editor_", "computer_", "memory_")
+"""Starts of types of tools that the agent runs itself, without a schema: Anthropic's models know it."""
 
 STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -44,6 +52,7 @@ def read(body: JsonObject) -> Call:
     given = objects(body, "messages")
     if not given:
         raise Refusal(400, "messages: at least one message is required")
+    thinking = field(body, "thinking", dict, {})
     messages = [one for index, message in enumerate(given) for one in _messages(message, f"messages.{index}")]
     return Call(
         model=field(body, "model", str, ""),
@@ -52,14 +61,18 @@ def read(body: JsonObject) -> Call:
         max_tokens=token_limit(body, "max_tokens"),
         stream=field(body, "stream", bool, False),
         settings=_settings(body),
-        ignored=body.keys() - READ,
-        flags={"thinking": field(body, "thinking", dict, {}).get("type") in ("enabled", "adaptive")},
+        ignored={
+            *(body.keys() - READ),
+            *find_unread("tools", body.get("tools"), TOOL),
+            *find_unread("tool_choice", body.get("tool_choice"), CHOICE),
+            *find_unread("thinking", thinking, ("type",)),
+        },
+        flags={"thinking": thinking.get("type") in ("enabled", "adaptive")},
     )
 
 
 def _settings(body: JsonObject) -> JsonObject:
-    found: JsonObject = {name: body.get(name) for name in PASSED}
-    found["stop"] = field(body, "stop_sequences", list) or None
+    found: JsonObject = {"tool_choice": None, "parallel_tool_calls": None}
     choice = field(body, "tool_choice", dict, {})
     kind = choice.get("type")
     if kind == "tool":
@@ -70,7 +83,7 @@ def _settings(body: JsonObject) -> JsonObject:
         raise Refusal(400, f"tool_choice.type: expected auto, any, tool or none, not {str(kind)[:60]!r}")
     if field(choice, "disable_parallel_tool_use", bool, False):
         found["parallel_tool_calls"] = False
-    return settings_of(found, found)
+    return settings_of({**body, **found}, {**SETTINGS, **{name: name for name in found}})
 
 
 def _system(body: JsonObject) -> list[JsonObject]:
@@ -82,8 +95,12 @@ def _system(body: JsonObject) -> list[JsonObject]:
 
 
 def _tool(tool: JsonObject, where: str) -> JsonObject:
-    if tool.get("type", "custom") != "custom":
-        raise Refusal(400, f"{where}.type: the tool {str(tool['type'])[:60]!r} runs on Anthropic's servers only")
+    kind = field(tool, "type", str, "custom")
+    if kind.startswith(KNOWN):
+        why = "is not supported: its schema is known to Anthropic's models only; send a tool with an input_schema"
+        raise Refusal(400, f"{where}.type: the tool {kind[:60]!r} {why}")
+    if kind != "custom":
+        raise Refusal(400, f"{where}.type: the tool {kind[:60]!r} runs on Anthropic's servers only")
     return function_tool({**tool, "strict": None}, "input_schema", where)
 
 

@@ -9,6 +9,7 @@ from ..calls import Answer, Call, Refusal, event
 from ..parsing import arguments_of
 from ..reading import (
     field,
+    find_unread,
     function_tool,
     join_parts,
     make_tool_call,
@@ -25,14 +26,17 @@ __all__ = ["PING", "error", "error_event", "events", "model", "models", "read", 
 PING = b": waiting for the model\n\n"
 """Comment that keeps a stream alive."""
 
-PASSED = frozenset({"temperature", "top_p", "parallel_tool_calls"})
+SETTINGS = frozenset({"temperature", "top_p", "parallel_tool_calls", "tool_choice"})
 """Settings that chat completions have too."""
 
 MCP = "mcp__"
 """Start of namespaces of MCP servers. Other namespaces hold tools of the agent that a model can do without."""
 
-READ = frozenset("model instructions input tools tool_choice max_output_tokens stream".split()) | PASSED
+READ = frozenset("model instructions input tools max_output_tokens stream".split()) | SETTINGS
 """Fields that have an effect."""
+
+TOOL = frozenset(("type", "name", "description", "parameters"))
+"""Fields of a tool that have an effect."""
 
 
 def read(body: JsonObject) -> Call:
@@ -44,17 +48,22 @@ def read(body: JsonObject) -> Call:
     stored = ("previous_response_id", "conversation", "background", "prompt")
     refuse_fields(body, stored, "nothing is stored; send the whole input")
     refuse_fields(body, ("top_logprobs",), "answers hold text and tool calls only")
+    for one in field(body, "include", list, []):
+        if "logprobs" in str(one):
+            raise Refusal(
+                400, f"include: {str(one)[:60]!r} is not supported, since answers hold text and tool calls only"
+            )
     tools = objects(body, "tools")
-    named = [_tool(tool) for tool in tools if tool.get("type") in ("function", "custom")]
+    own = [tool for tool in tools if tool.get("type") in ("function", "custom")]
     spaces = {join_name(space, tool["name"]): (space, tool) for space, tool in _namespaced(tools)}
     return Call(
         model=field(body, "model", str, ""),
         messages=_messages(body),
-        tools=[*named, *(_tool({**tool, "name": name}) for name, (_, tool) in spaces.items())],
+        tools=[*map(_tool, own), *(_tool({**tool, "name": name}) for name, (_, tool) in spaces.items())],
         max_tokens=token_limit(body, "max_output_tokens"),
         stream=field(body, "stream", bool, False),
         settings=_settings(body),
-        ignored=body.keys() - READ,
+        ignored={*(body.keys() - READ), *find_unread("tools", own, TOOL), *_left_out(tools)},
         flags={
             "custom": [tool["name"] for tool in tools if tool.get("type") == "custom"],
             "namespaces": {name: [space, tool["name"]] for name, (space, tool) in spaces.items()},
@@ -72,19 +81,23 @@ def _namespaced(tools: list[JsonObject]) -> Iterator[tuple[str, JsonObject]]:
                     yield name, tool
 
 
+def _left_out(tools: Sequence[JsonObject]) -> set[str]:
+    """Return the types of tools that run on a provider's servers, or that a model can do without."""
+    kinds = {str(tool.get("type")) for tool in tools if not str(tool.get("name")).startswith(MCP)}
+    return {f"tools.type={kind[:60]}" for kind in kinds - {"function", "custom"}}
+
+
 def join_name(namespace: str, name: str) -> str:
     """Return the name of a tool of a namespace, as the model sees it."""
     return f"{namespace.rstrip('_')}__{name}"
 
 
 def _settings(body: JsonObject) -> JsonObject:
-    found: JsonObject = {name: body.get(name) for name in PASSED}
     choice = field(body, "tool_choice", (str, dict))
     if isinstance(choice, dict):
-        found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
-    elif choice != "auto":
-        found["tool_choice"] = choice
-    return settings_of(found, found)
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    given = {**body, "tool_choice": None if choice == "auto" else choice}
+    return settings_of(given, {name: name for name in SETTINGS})
 
 
 def _tool(tool: JsonObject) -> JsonObject:
