@@ -208,29 +208,36 @@ def split_diff(diff: str) -> Iterator[tuple[set[str], str]]:
 COMMENT = re.compile(r"\s*#.*")
 """A line of Python with a comment only."""
 
+HEADERS = ("old mode", "new mode", "new file mode", "deleted file mode", "rename ", "copy ")
+"""Starts of the header lines that are work by themselves."""
+
 
 def normalize_patch(patch: str) -> str:
-    """Return the removed and added lines of a git diff in a form that equal changes share.
+    """Return the headers and the removed and added lines of a git diff in a form that equal changes share.
 
-    Tests, context, places, blank lines, Python's comments, and spaces at the ends of lines and in rows do not count.
-    Indentation does.
+    Tests, context, places, blank lines, Python's comments, spaces at the ends of lines and spaces in rows do not count.
+    Indentation and spaces in quotes do.
     """
     parts = []
     for names, text in sorted(split_diff(patch), key=lambda one: sorted(one[0])):
         if all(map(is_test_path, names)):
             continue
-        _, _, hunks = text.partition("\n@@ ")
+        head, _, hunks = text.partition("\n@@ ")
         changed = [line for line in hunks.split("\n")[1:] if line.startswith(("+", "-"))]
         python = all(name.endswith((".py", ".pyi")) for name in names)
         lines = [_squeeze(one) for one in changed if one[1:].strip() and not (python and COMMENT.fullmatch(one[1:]))]
-        body = lines if hunks else text.split("\n")[1:]  # a mode, a binary or an empty file
+        header = head.split("\n")[1:]  # without hunks, a mode, a binary or an empty file
+        body = [*(one for one in header if one.startswith(HEADERS)), *lines] if hunks else header
         if body:
             parts.append("\n".join([" ".join(sorted(names)), *body]))
     return "\n".join(parts)
 
 
+QUOTED_OR_SPACES = re.compile(r"""(?P<quote>["'`])(?:\\.|(?!(?P=quote)).)*(?:(?P=quote)|$)|(?<=\S) {2,}""")
+"""A quoted text, also one that the line does not end, or spaces in a row behind the indentation."""
+
+
 def _squeeze(line: str) -> str:
-    """Return a line without spaces at its end, and with one space for each row of them behind the indentation."""
-    indented = line[1:].expandtabs(8)
-    text = indented.lstrip()
-    return line[0] + " " * (len(indented) - len(text)) + " ".join(text.split())
+    """Return a line without spaces at its end, and with one space for those in rows, but as it is in quotes."""
+    text = line[1:].rstrip(" \t")
+    return line[0] + QUOTED_OR_SPACES.sub(lambda found: found[0] if found["quote"] else " ", text)

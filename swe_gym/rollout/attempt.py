@@ -17,7 +17,7 @@ import gymnasium
 from ..envs import EpisodeCheckpoint, shared_source
 from ..errors import PolicyError, ReplayError, SandboxClosed, SandboxError, TaskError, UsageError
 from ..grading.in_place import judging_seconds
-from ..sandboxes import WarmPool
+from ..sandboxes import SandboxSpec, WarmPool
 from ..trajectories import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..trajectories.run_folder import EpisodeKey
 from ..types import JsonObject, Verdict
@@ -88,6 +88,7 @@ class EpisodeJob(Job[Key]):
         self._budget = budget or RolloutBudget()
         self._losses = [] if losses is None else losses
         self._warm = warm
+        self._wanted: SandboxSpec | None = None  # the sandbox that starts ahead, until it is used
         self._point = point
         self._episode: RunningEpisode | None = None
 
@@ -97,7 +98,8 @@ class EpisodeJob(Job[Key]):
         if self._warm is not None:
             env.use_pool(self._warm)
             with contextlib.suppress(Exception):
-                self._warm.want(env.spec_of(self._task_id))
+                spec = env.spec_of(self._task_id)
+                self._wanted = spec if self._warm.want(spec) else None
 
     @property
     def phase(self) -> Phase:
@@ -125,6 +127,8 @@ class EpisodeJob(Job[Key]):
             if failure is None:
                 raise
             record = self.so_far()
+        finally:
+            self._unwant()
         self._decide(record, failure)
 
     def _decide(self, record: Trajectory, failure: Failure | None) -> None:
@@ -145,8 +149,14 @@ class EpisodeJob(Job[Key]):
             self._losses.append(self.record)
 
     def close(self) -> None:
-        """Close the environment."""
+        """Close the environment, and a sandbox that was started ahead and not used."""
         self._env.close()
+        self._unwant()
+
+    def _unwant(self) -> None:
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None and self._warm is not None:
+            self._warm.unwant(wanted)
 
     def cancellation(self) -> Failure:
         """Return the failure of a cancelled try."""
@@ -240,6 +250,7 @@ class EpisodeJob(Job[Key]):
 
     def _begin(self, beginning: Trajectory) -> None:  # noqa: ARG002  a subclass keeps it
         self.sandbox_id = self._env.unwrapped.stats["sandbox_id"]
+        self._wanted = None
         self._leave_if_cancelled()
 
     def _add_turn(self, turn: Turn) -> None:

@@ -302,14 +302,15 @@ class _Engine:
         self._error: BaseException | None = None
         self._too_many_failures = ""
         self._signals = 0
-        self._given_up = 0
+        self._given_up: set[EpisodeKey] = set()
+        self._settled: set[EpisodeKey] = set()  # attempts that cannot change which patch has most votes
         self._reported = -math.inf
 
     def run(self) -> RolloutResult:
         """Play what is left. Returns or raises when nothing runs any more."""
+        self._read_votes()  # may take long: Ctrl-C ends it
         with self._hearing_signals(), self._pool as pool:
             self._stop_if_spent()
-            self._left = self._omit_settled(self._left)
             for one in pool.run(() if pool.stopping else self._left, raising=False):
                 self._guard(lambda one=one: self._write(one))  # type: ignore[misc]  # a default binds the loop's try
             progress = self._report()  # before the pool is closed, which stops it
@@ -348,11 +349,14 @@ class _Engine:
         if failure is None:
             self._folder.add(record)
             self._tally.finished(record)
-            self._vote(record)
+            if self._votes is not None:
+                self._votes.add(record)
         else:
-            self._given_up += not (failure.retry and self._pool.retry(one))
+            if self._is_settled(one.key.task_id) or not (failure.retry and self._pool.retry(one)):
+                self._given_up.add(one.key)
             self._folder.fail(record)
             self._tally.failed(failure, record.usage)
+        self._omit_if_settled(one.key.task_id)
         if one.error is not None:
             raise one.error
         self._stop_if_spent()
@@ -360,23 +364,31 @@ class _Engine:
             self._too_many_failures = message
             self._pool.drain("too many failures")
 
-    def _omit_settled(self, keys: list[EpisodeKey]) -> list[EpisodeKey]:
-        """Return the episodes of tasks that the attempts of earlier processes have not settled."""
-        if self._votes is None:
-            return keys
-        for one in Trajectory.read(self._folder.path / "trajectories.jsonl") if self._folder.finished else ():
-            if self._folder.run.counts(one.task_id, one.attempt):
+    def _read_votes(self) -> None:
+        """Count the votes of earlier processes, and leave out the attempts at tasks that they have settled."""
+        if self._votes is None or not self._folder.finished:
+            return
+        run = self._folder.run
+        for one in Trajectory.read(self._folder.path / "trajectories.jsonl"):
+            if run.counts(one.task_id, one.attempt):
                 self._votes.add(one)
-        wanted = [key for key in keys if not self._votes.is_settled(key.task_id)]
-        self._tally.omit(len(keys) - len(wanted))
-        return wanted
+        for task_id in run.tasks:
+            self._omit_if_settled(task_id)
+        self._left = [key for key in self._left if key not in self._settled]
 
-    def _vote(self, record: Trajectory) -> None:
-        """Drop the attempts at a task that cannot change which patch has most votes."""
-        if self._votes is not None:
-            self._votes.add(record)
-            if self._votes.is_settled(record.task_id):
-                self._tally.omit(self._pool.drop(lambda key: key.task_id == record.task_id))
+    def _is_settled(self, task_id: str) -> bool:
+        return self._votes is not None and self._votes.is_settled(task_id)
+
+    def _omit_if_settled(self, task_id: str) -> None:
+        """Leave out the attempts at a settled task: those that have not started, and those whose tries failed."""
+        if not self._is_settled(task_id):
+            return
+        self._pool.drop(lambda key: key.task_id == task_id)
+        run, running = self._folder.run, {job.key for job in self._pool.running}
+        for attempt in range(run.attempts):
+            key = EpisodeKey(task_id, attempt, run.config_hash)
+            if key not in running and key not in self._folder.finished:
+                self._settled.add(key)
 
     def _stop_if_spent(self) -> None:
         used = self._tally.usage + self._running_usage
@@ -404,8 +416,9 @@ class _Engine:
         progress = self._tally.snapshot(
             (one.phase for one in self._pool.running),
             self._running_usage,
-            self._given_up + self._pool.dropped,
+            len({*self._given_up, *self._pool.dropped} - self._settled),
             self._pool.stopping,
+            len(self._settled),
         )
         self._folder.progress(progress.model_dump(mode="json"))
         if self._on_progress is not None:

@@ -25,7 +25,7 @@ TICK = 0.2
 """Seconds between two checks of deadlines."""
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds that the sandboxes of cancelled jobs have to close when the pool exits."""
+"""Seconds that the sandboxes of cancelled and dropped jobs have to close when the pool exits."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -101,7 +101,10 @@ class Job(abc.ABC, Generic[Key]):
         return {"episode": self.name, "sandbox": self.sandbox_id}
 
     def prepare(self) -> None:
-        """Begin to start the sandbox that the job will need. The pool calls it before `run`, or not at all."""
+        """Begin to start the sandbox that the job will need.
+
+        The pool calls it before `run`, or not at all. It calls `close` in place of `run` if the job is dropped.
+        """
 
     @abc.abstractmethod
     def run(self) -> None:
@@ -231,9 +234,14 @@ class Threads:
 
     def join(self, jobs_left: bool) -> None:
         """Wait for the threads, at most `CLOSE_TIMEOUT` seconds."""
-        deadline = time.monotonic() + CLOSE_TIMEOUT
-        for thread in self._closing if jobs_left else self._closing + self._running:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        _join(self._closing if jobs_left else self._closing + self._running)
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads, at most `CLOSE_TIMEOUT` seconds."""
+    deadline = time.monotonic() + CLOSE_TIMEOUT
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _start(work: Callable[[], None], name: str) -> threading.Thread:
@@ -259,7 +267,7 @@ class EpisodePool(Generic[Key, AnyJob]):
     Attributes:
         running: The jobs that run now.
         stopping: Why no more jobs start; empty while they do.
-        dropped: Retries that were scheduled when the pool stopped, and never start.
+        dropped: Keys of the retries that were scheduled when the pool stopped, and never start.
     """
 
     def __init__(
@@ -277,7 +285,7 @@ class EpisodePool(Generic[Key, AnyJob]):
     ) -> None:
         self.running: set[AnyJob] = set()
         self.stopping = ""
-        self.dropped = 0
+        self.dropped: list[Key] = []
         self._make_job = make_job
         self._workers, self._retries = workers, retries
         self._wall_clock, self._grace, self._stragglers = wall_clock, grace, stragglers
@@ -290,6 +298,7 @@ class EpisodePool(Generic[Key, AnyJob]):
         self._innocent: collections.Counter[Key] = collections.Counter()  # tries lost to the fault of others
         self._order = itertools.count()
         self._ended: queue.SimpleQueue[AnyJob | None] = queue.SimpleQueue()
+        self._closing: list[threading.Thread] = []
         self._cancelled = ""
         self._jobs_left = False
         self._exited = threading.Event()
@@ -333,29 +342,31 @@ class EpisodePool(Generic[Key, AnyJob]):
         heapq.heappush(self._delayed, (time.monotonic() + delay, next(self._order), job.key, job.number + 1))
         return True
 
-    def drop(self, unwanted: Callable[[Key], bool]) -> int:
-        """Never start the jobs of some keys that have not started. Return the number of these keys."""
-        dropped = [job for job in self._prepared if unwanted(job.key)]
-        for job in dropped:
-            self._prepared.remove(job)
-            job.close()
-        kept = [key for key in self._waiting if not unwanted(key)]
-        later = [one for one in self._delayed if not unwanted(one[2])]
-        count = len(dropped) + len(self._waiting) - len(kept) + len(self._delayed) - len(later)
-        self._waiting, self._delayed = collections.deque(kept), later
+    def drop(self, unwanted: Callable[[Key], bool]) -> None:
+        """Never start the jobs of some keys that have not started. Further ones may be added meanwhile."""
+        self._close_prepared([job for job in self._prepared if unwanted(job.key)])
+        for _ in range(len(self._waiting)):  # in place: `add` extends it in another thread
+            key = self._waiting.popleft()
+            if not unwanted(key):
+                self._waiting.append(key)
+        self._delayed = [one for one in self._delayed if not unwanted(one[2])]
         heapq.heapify(self._delayed)
-        return count
 
     def drain(self, why: str) -> None:
         """Start no more jobs; those that run are played to their end."""
         if not self.stopping:
             logger.info("no more jobs start: %s", why)
         self.stopping = self.stopping or why
-        self.dropped += len(self._delayed)
+        self.dropped += [key for _, _, key, _ in self._delayed]
         self._delayed.clear()
         self._waiting.clear()
-        while self._prepared:
-            self._prepared.popleft().close()
+        self._close_prepared(list(self._prepared))
+
+    def _close_prepared(self, jobs: Iterable[AnyJob]) -> None:
+        """Close jobs that were prepared and never start, in new threads: closing a sandbox takes a while."""
+        for job in jobs:
+            self._prepared.remove(job)
+            self._closing.append(_start(job.close, "close"))
 
     def cancel(self, why: str) -> None:
         """Cancel every job and start no more. Returns at once; may be called from any thread."""
@@ -437,6 +448,7 @@ class EpisodePool(Generic[Key, AnyJob]):
             for _ in self.run((), raising=False):
                 pass
             self._executor.join(self._jobs_left)
+            _join(self._closing)
         finally:
             self._exited.set()
 

@@ -26,7 +26,8 @@ class Progress(Frozen):
 
     Attributes:
         experiment: Run name.
-        total: Episodes of the plan.
+        total: Episodes of the plan, without those that are settled.
+        settled: Episodes that `early_stop` leaves out: the votes on their tasks are certain.
         done: Graded episodes.
         resolved: Graded episodes that resolved their task.
         done_before: Graded episodes when this process started.
@@ -48,6 +49,7 @@ class Progress(Frozen):
 
     experiment: str
     total: int
+    settled: int = 0
     done: int
     resolved: int
     done_before: int
@@ -136,10 +138,6 @@ class Tally:
         self._use(trajectory.usage)
         self._window.append(False)
 
-    def omit(self, count: int) -> None:
-        """Take episodes that are not needed out of the plan."""
-        self._total -= count
-
     def failed(self, failure: Failure, usage: Usage) -> None:
         """Count a failed try."""
         self._failures[failure.name] += 1
@@ -174,7 +172,7 @@ class Tally:
             f"The first message: {worst[0].message}"
         )
 
-    def snapshot(self, waiting: Iterable[str], running: Usage, given_up: int, stopping: str) -> Progress:
+    def snapshot(self, waiting: Iterable[str], running: Usage, given_up: int, stopping: str, settled: int = 0) -> Progress:
         """Return the state now.
 
         Args:
@@ -182,14 +180,17 @@ class Tally:
             running: Usage of the running episodes so far.
             given_up: Episodes that failed and are not tried again by this process.
             stopping: Why no more episodes start.
+            settled: Episodes that are left out of the plan.
         """
         phases = collections.Counter(phase for phase in waiting if phase != "over")
         seconds = self.seconds
         here = self._done - self._done_before
-        left = self._total - self._done - given_up
+        total = self._total - settled
+        left = total - self._done - given_up
         return Progress(
             experiment=self._experiment,
-            total=self._total,
+            total=total,
+            settled=settled,
             done=self._done,
             resolved=self._resolved,
             done_before=self._done_before,

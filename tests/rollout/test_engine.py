@@ -19,10 +19,12 @@ from swe_gym.rollout.attempt import Try, lost_by_policy
 from swe_gym.rollout.engine import RolloutOptions, RolloutResult, RolloutStopped, rollout
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.plan import Plan, hash_config
+from swe_gym.rollout.policies import make_policies
 from swe_gym.rollout.policies.base import Policy, PolicyReport
 from swe_gym.rollout.policies.baseline import EmptyPolicy
 from swe_gym.rollout.policies.llm import action_of
 from swe_gym.rollout.progress import PatchVotes, Progress, RolloutBudget
+from swe_gym.sandboxes import SandboxSpec, WarmPool
 from swe_gym.tasks.file import write_tasks
 from swe_gym.trajectories.run_folder import FAILED, EpisodeKey, RunFolder, RunInfo, read_index, read_live, read_run
 from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Turn, Usage
@@ -526,11 +528,39 @@ def test_no_attempt_starts_that_cannot_change_the_votes(plan: Plan, tmp_path: Pa
     plan = plan.model_copy(update={"tasks": ("a", "b"), "attempts": 3})
     result = rollout(plan, tmp_path / "run", early)
     assert [(one.task_id, one.attempt) for one in result.trajectories()] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
-    assert (result.progress.done, result.progress.total) == (4, 4)
+    assert (result.progress.done, result.progress.total, result.progress.settled) == (4, 4, 2)
     again = rollout(plan, tmp_path / "run", early)
-    assert (again.progress.done, again.progress.done_before, again.progress.total) == (4, 4, 4)
+    assert (again.progress.done_before, again.progress.total, again.progress.settled) == (4, 4, 2)
     more = rollout(plan.model_copy(update={"attempts": 4}), tmp_path / "run", early)
     assert (more.progress.done, more.progress.total) == (6, 6)
+
+
+def test_an_attempt_that_fails_is_not_tried_again_if_it_cannot_change_the_votes(plan: Plan, tmp_path: Path) -> None:
+    plan = plan.model_copy(update={"tasks": ("a",), "attempts": 3})
+    late, settled = plan.episode_seed(EpisodeKey("a", 2, "any")), threading.Event()
+
+    def fail(turn: int) -> str:  # noqa: ARG001
+        assert settled.wait(30)
+        raise PolicyError("busy", reason="server", retryable=True)
+
+    gold = make_policies("gold")
+    make = Factory(lambda env, seed: Acting(fail) if seed == late else gold(env, seed=seed))
+    early = RolloutOptions(workers=3, early_stop="votes")
+    result = rollout(
+        plan, tmp_path / "run", early, policies=make, on_progress=lambda now: now.done == 2 and settled.set()
+    )
+    end = result.progress
+    assert (end.failed_tries, end.done, end.total, end.settled, end.given_up) == (1, 2, 2, 1, 0)
+
+
+def test_a_sandbox_that_was_started_ahead_is_closed_if_its_attempt_is_dropped(plan: Plan) -> None:
+    with WarmPool(ready=1) as warm:
+        key = EpisodeKey("a", 0, "any")
+        one = Try(plan, "run", key, 1, Factory(lambda env, seed: EmptyPolicy(env)), lambda _: None, warm=warm)  # type: ignore[arg-type]  # noqa: ARG005
+        one.prepare()
+        assert warm.want(SandboxSpec()) == 0
+        one.close()
+        assert warm.want(SandboxSpec()) == 1  # there is room again
 
 
 def test_votes_are_settled_once_no_patch_can_draw_level() -> None:

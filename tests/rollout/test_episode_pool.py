@@ -58,21 +58,27 @@ def test_retry_is_refused_after_the_last_try() -> None:
     assert pool.retry(Echo("a", 1))
     assert not pool.retry(Echo("a", 2))
     pool.drain("enough")
-    assert (pool.dropped, pool.stopping) == (1, "enough")
+    assert (pool.dropped, pool.stopping) == (["a"], "enough")
     assert not pool.retry(Echo("a", 1))
     assert list(pool.run(())) == []
 
 
 def test_dropped_keys_never_start() -> None:
-    pool = EpisodePool(Echo, workers=1, retries=1, warm=1, executor=ByHand(order=["a", "d"]))
+    pool = EpisodePool(Echo, workers=1, retries=1, warm=1, executor=ByHand(order=["a", "e", "d"]))
+
+    def drop_while_adding(key: str) -> bool:
+        if key == "d":
+            pool.add("e")
+        return key in "bc"
+
     with pool:
         ends = []
         for job in pool.run("abcd"):
             ends.append(job.key)
             if job.key == "a":
                 assert pool.retry(Echo("b", 1))
-                assert pool.drop(lambda key: key in "bc") == 3  # one prepared, one waiting, one to be retried
-    assert ends == ["a", "d"]
+                pool.drop(drop_while_adding)  # one prepared, one waiting, one to be retried
+    assert ends == ["a", "e", "d"]
 
 
 def test_delays_double_up_to_half_a_minute() -> None:
@@ -184,7 +190,8 @@ def test_the_next_jobs_are_prepared_and_closed_if_they_never_start() -> None:
         assert next(jobs).key == "b"
         pool.drain("enough")
         assert list(jobs) == []
-    assert notes == ["prepare b", "prepare c", "prepare d", "close c", "close d"]
+    assert notes[:3] == ["prepare b", "prepare c", "prepare d"]
+    assert sorted(notes[3:]) == ["close c", "close d"]
 
 
 class Failing(Job[str]):

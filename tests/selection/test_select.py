@@ -228,6 +228,13 @@ def test_other_changes_have_other_forms() -> None:
         change("    return a + b", path="other.py"),
         change("#define A", path="calc.h"),
         change("#define B", path="calc.h"),
+        change("    return a +\tb"),
+        change("\treturn a + b"),
+        change("    return 'a  b'"),
+        change("    return 'a b'"),
+        change("    return a + b").replace("--- ", "old mode 100644\nnew mode 100755\n--- ", 1),
+        "diff --git a/y b/y\ndeleted file mode 100644\n--- a/y\n+++ /dev/null\n@@ -1 +0,0 @@\n-y\n",
+        "diff --git a/y b/y\n--- a/y\n+++ b/y\n@@ -1 +0,0 @@\n-y\n",
         "diff --git a/x b/x\nold mode 100644\nnew mode 100755\n",
         "",
     ]
