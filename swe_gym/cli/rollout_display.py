@@ -109,8 +109,15 @@ def _panel(progress: Progress) -> Group:
 
 
 def tell_if_nothing_ran(console: Console, progress: Progress | None) -> None:
-    """Say so if earlier calls had graded every episode."""
-    if progress is not None and progress.done_before == progress.total:
+    """Say so if earlier calls had graded every episode, or all that can change the votes."""
+    if progress is None or progress.done_before < progress.total:
+        return
+    if progress.settled:
+        console.print(
+            f"Nothing to run: {progress.total} episodes are graded, and the other {progress.settled} cannot change "
+            "which patch has most votes. To run them, omit run.early_stop."
+        )
+    else:
         console.print(
             f"Nothing to run: earlier calls graded all {progress.total} episodes. For more, raise --attempts."
         )
@@ -131,6 +138,7 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
         f"\n{progress.resolved} of {progress.done} resolved ({progress.resolved_rate:.1%}), "
         f"{progress.mean_turns:.1f} turns on average, in {duration(progress.seconds)}."
         + (f" {quantify(left, 'episode')} left; run the same command to run the rest." if left else "")
+        + (f" {_tell_settled(progress.settled)}." if progress.settled else "")
     )
     if progress.usage.calls:
         used = progress.usage
@@ -141,6 +149,14 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
     if progress.usage.cached_answers:
         console.print(f"{from_cache(progress.usage)}, which are not billed.")
     console.print(f"Run folder: {folder}")
+
+
+def _tell_settled(count: int) -> str:
+    """Return that a run stopped early, where its rates are read."""
+    return (
+        f"{quantify(count, 'episode')} left out by run.early_stop=votes, so the rates are biased: pass@k for large k "
+        "counts only tasks on which attempts disagree"
+    )
 
 
 def _summarize_failure(progress: Progress, name: str) -> str:
@@ -204,7 +220,8 @@ def print_next(console: Console, found: list[JsonObject]) -> None:
 
 def _lines(found: JsonObject) -> dict[str, str]:
     graded, episodes = found["graded"], found["episodes"]
-    left = f", {episodes - graded} left: run the same command" if graded < episodes else ""
+    open_ = episodes - graded - found["settled"]
+    left = f", {open_} left: run the same command" if open_ > 0 else ""
     if found["omitted"]:
         left += f"; {found['omitted']} more of earlier commands are in the folder and not counted"
     read, cached, written = found["prompt_tokens"], found["cached_tokens"], found["completion_tokens"]
@@ -217,6 +234,7 @@ def _lines(found: JsonObject) -> dict[str, str]:
         "resolved": _format_resolved(found),
         "pass@k": ", ".join(_format_pass_at_k(found)),
         "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",
+        "stopped early": _tell_settled(found["settled"]) if found["settled"] else "",
         "cost": _cost(found) if found["requests"] or found["cached_answers"] else "",
         "tokens": tokens + _uncounted(found),
         "cache": _format_cached(found) if found["cached_answers"] else "",

@@ -50,6 +50,7 @@ def runs(
     )
     for run, state in found:
         left = f" {run.graded:,}/{run.planned:,}" if run.graded < run.planned else ""
+        left += ", stopped early" if run.stopped_early and state == "finished" else ""
         table.add_row(
             run.name,
             run.player,

@@ -172,7 +172,9 @@ class Tally:
             f"The first message: {worst[0].message}"
         )
 
-    def snapshot(self, waiting: Iterable[str], running: Usage, given_up: int, stopping: str, settled: int = 0) -> Progress:
+    def snapshot(
+        self, waiting: Iterable[str], running: Usage, given_up: int, stopping: str, settled: int = 0
+    ) -> Progress:
         """Return the state now.
 
         Args:

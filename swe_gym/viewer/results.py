@@ -112,6 +112,7 @@ def summary(rows: Sequence[EpisodeRow], run: RunInfo | None = None) -> JsonObjec
         "cost": run.cost([row.usage for row in rows]) if run else sum((row.usage for row in rows), Usage()).cost,
         "repositories": resolved_by(judged),
         "pass_at_k": pass_curve(by_task),
+        "stopped_early": run is not None and run.stopped_early(len(judged)),
         "turn_bins": turn_bins(judged),
         "wall_clock": wall_clock(rows),
         "reasons": collections.Counter(row.reason for row in judged).most_common(),
@@ -150,7 +151,8 @@ def write_results(folder: str | os.PathLike[str]) -> JsonObject:
     for stale in path.glob("predictions*.jsonl"):  # of attempts that the run no longer has
         if stale.name not in files:
             stale.unlink()
-    found = {**_facts(run), **summarize(run, index.rows, unchanged), "predictions": files}
+    settled = int(index.progress.get("settled", 0)) if run.stopped_early(0) else 0
+    found = {**_facts(run), "settled": settled, **summarize(run, index.rows, unchanged), "predictions": files}
     write_text(path / RESULTS, json.dumps(found, indent=1) + "\n")
     return found
 

@@ -63,6 +63,19 @@ def test_a_rollout_with_nothing_left_says_so(cli) -> None:
     assert words not in cli("rollout", "toy:1", *GOLD, "-k", 2).out
 
 
+def test_a_run_that_stopped_early_says_so_where_its_rates_are_read(cli, tmp_path: Path) -> None:
+    early = ("toy:1", "--policy", "gold", "--workers", 1, "-k", 3, "run.early_stop=votes")
+    left_out = "1 episode left out by run.early_stop=votes, so the rates are biased"
+    assert left_out in cli("rollout", *early).out
+    again = cli("rollout", *early).out
+    assert "Nothing to run: 2 episodes are graded, and the other 1 cannot change" in again
+    assert "finished 2/3, stopped early" in cli("runs", tmp_path / "runs").out
+    shown = cli("eval", *early).out
+    assert left_out in shown
+    assert "left: run the same command" not in shown
+    assert left_out not in cli("eval", "toy:1", *GOLD, "-k", 3).out
+
+
 def test_filters_choose_tasks(cli, tmp_path: Path) -> None:
     def tasks(*arguments: object) -> tuple[str, ...]:
         name = "-".join(map(str, arguments)).replace("/", "").replace(":", "")

@@ -130,6 +130,14 @@ def test_what_makes_runs_hard_to_compare_is_named(runs: list[Path]) -> None:
     )
 
 
+def test_a_run_that_stopped_early_is_named(runs: list[Path], tmp_path: Path) -> None:
+    made = {"settings": {"early_stop": "votes"}, "tasks": ("a-1",)}
+    early = write_run(tmp_path / "early", trajectory("a-1"), attempts=2, **made)
+    whole = write_run(tmp_path / "whole", trajectory("a-1"), attempts=1, **made)
+    said = [warning for warning in compare([early, whole, *runs]).warnings if "run.early_stop=votes" in warning]
+    assert [one.partition(" stopped early")[0] for one in said] == ["early"]
+
+
 def test_an_index_that_lags_and_equal_names(runs: list[Path], tmp_path: Path) -> None:
     whole = compare(runs)
     (runs[0] / INDEX).write_bytes((runs[0] / INDEX).read_bytes().splitlines(keepends=True)[0])

@@ -78,6 +78,7 @@ class RunSummary(Frozen):
         tasks: Number of tasks with a graded attempt.
         graded: Number of graded attempts.
         planned: Number of attempts that the run is to grade.
+        stopped_early: Whether `early_stop` may have left some of them out, so that the rates are biased.
         resolved: Mean over the tasks of the share of resolved attempts; None if nothing is graded.
         low: Lower end of its 95 % confidence interval.
         high: Upper end of it.
@@ -116,6 +117,7 @@ class RunSummary(Frozen):
     tasks: int
     graded: int
     planned: int
+    stopped_early: bool
     resolved: float | None
     low: float
     high: float
@@ -268,6 +270,7 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         tasks=len(outcomes),
         graded=len(attempts),
         planned=len(info.tasks) * info.attempts,
+        stopped_early=info.stopped_early(len(attempts)),
         resolved=_mean([sum(one) / len(one) for one in outcomes.values()]),
         low=low,
         high=high,
@@ -510,6 +513,11 @@ def _missing_grades(results: Sequence[RunResults]) -> Iterable[str]:
     for summary in (result.summary for result in results):
         if summary.graded < summary.planned:
             yield f"{summary.name}: {summary.planned - summary.graded} of {summary.planned} attempts are not graded"
+        if summary.stopped_early:
+            yield (
+                f"{summary.name} stopped early (run.early_stop=votes), so its rates are biased: pass@k for large k "
+                "counts only tasks on which its attempts disagree"
+            )
         if summary.omitted:
             yield f"{summary.name}: {summary.omitted} attempts that only earlier calls asked for are omitted"
 

@@ -88,6 +88,14 @@ class RunInfo(Frozen):
         """Return whether the last call asked for an attempt. Earlier calls may have graded more."""
         return attempt < self.attempts and task_id in self._known_tasks
 
+    def stopped_early(self, graded: int) -> bool:
+        """Return whether `early_stop` may have left attempts out, so that the rates of those graded are biased.
+
+        Args:
+            graded: Number of graded attempts that count.
+        """
+        return bool(self.settings.get("early_stop")) and graded < len(self.tasks) * self.attempts
+
     @functools.cached_property
     def _known_tasks(self) -> frozenset[str]:
         return frozenset(self.tasks)

@@ -29,7 +29,7 @@ const bars = (items, kind) =>
     }),
   );
 
-function passPlot(points) {
+function passPlot(points, early) {
   const few = points.some(([, , tasks]) => tasks !== points[0][2]);
   const drawing = () =>
     chart("pass at k", {
@@ -48,7 +48,7 @@ function passPlot(points) {
     });
   return figure(
     "pass@k",
-    `Unbiased estimate over tasks.${few ? " Each k uses only the tasks with at least k attempts." : ""}`,
+    `Unbiased estimate over tasks.${few ? " Each k uses only the tasks with at least k attempts." : ""}${early ? " The run stops early: large k count only tasks on which attempts disagree." : ""}`,
     drawing,
     ["k", "pass@k", "tasks"],
     points.map(([k, value, tasks]) => [k, percent(value), tasks]),
@@ -173,7 +173,7 @@ async function plotsPage() {
         ["repository", "resolved", "episodes", "share"],
         stats.repositories.map(([name, good, all]) => [name, good, all, percent(good / all)]),
       ),
-      passPlot(stats.pass_at_k),
+      passPlot(stats.pass_at_k, stats.stopped_early),
       turnsPlot(stats.turn_bins),
       clockPlot(stats.wall_clock, stats.judged),
       counted(

@@ -134,7 +134,9 @@ const changesCell = (one) =>
 /** Number of tasks and attempts; if some are not graded, how many are. */
 const tasksCell = (one) => [
   `${count(one.planned_tasks)} × ${one.attempts} `,
-  one.graded < one.planned ? el("span", { class: "dim left" }, `${count(one.graded)}/${count(one.planned)} graded`) : null,
+  one.graded < one.planned
+    ? el("span", { class: "dim left" }, `${count(one.graded)}/${count(one.planned)} graded${one.stopped_early ? ", stops early" : ""}`)
+    : null,
 ];
 
 const tokensCell = (one) =>
