@@ -130,6 +130,15 @@ def test_tokens_and_cost_that_are_unknown_are_told(pages: Pages, tmp_path: Path)
         until_text(page, ".tiles", "answers of unknown tokens")
 
 
+def test_a_run_that_stops_early_says_so_beside_its_rates(pages: Pages, tmp_path: Path) -> None:
+    write_run(tmp_path / "early", trajectory(), attempts=2, settings={"early_stop": "votes"})
+    with ViewServer(tmp_path) as view:
+        page = pages(view.url)
+        until_text(page, "td[data-key=planned]", "graded, stops early")
+        page.evaluate("location.hash = '#/early/plots'")
+        until_text(page, "#main", "The run stops early")
+
+
 def test_settings_that_tell_nothing_are_left_out(pages: Pages, tmp_path: Path) -> None:
     server = {"url": "http://10.0.0.5:8000/v1", "model": {"id": "big"}}
     for name, options, env, servers in (
