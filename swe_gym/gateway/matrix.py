@@ -194,62 +194,26 @@ def _serve(template: ChatTemplate, roles: Sequence[str]) -> str:
 # --- the page ---------------------------------------------------------------------------------------------------
 
 _HEAD = """\
-# Agents and models
-
-`swe-gym agents --matrix` writes this page. It used the chat templates of TRL 1.16 and of llama.cpp, and vLLM 0.32. For
-the templates of your own models, add `--templates FOLDER`, which holds `*.jinja` files.
-
 ## Chat templates that work
 
 A column of agents says whether a server with this template takes their first messages, a tool call and its result:
 `y`: yes. `user`: with `policy.later_system=user`. `n`: no, the template shows no tools or refuses messages. The server
 also needs the tool parser of the model.
 
-The server's answers are [tried on a real vLLM](#on-a-real-vllm). Start vLLM with
-`--chat-template-content-format string`: otherwise it hands content in parts to Gemma 4, Kimi K2 and Qwen3-VL, whose
-templates render them differently.
-
 The other columns are about token sampling, which training uses:
 
-- **Format**: how the model's tool calls are read. See [Models](gateway.md#models).
+- **Format**: how the model's tool calls are read: `generation.tool_call_style`.
 - **Later system**: whether system messages after the first message stay in place.
 - **Calls**: whether an answer may have several tool calls.
 - **Results**, **Users**: whether a conversation that goes on with results of tools, or with messages of the user, is
-  one [segment](gateway.md#segments). The model thinks in each answer if the prompt lets it.
-"""
-
-_SERVED = """
-## On a real vLLM
-
-`python benchmarks/served_templates.py --templates FOLDER > benchmarks/served_templates.md` wrote this table with
-vLLM 0.32 and random weights. Each request brings its template, its parsers and the tokens to sample: a thought and a
-tool call as the template renders them. In a column of agents, `y` says that the server takes the first messages, its
-parsers read the call, it takes the result, and the prompts are those of token sampling, byte for byte. In the other
-columns, a tool has no parameters, or `strict` is true, or `parallel_tool_calls` is false.
-
-vLLM makes a grammar for the last two, and for each request with tools if the tool parser is `glm45`. A reason such as
-`the grammar allows no '\\n'` says that the template's own form is not allowed: a server then makes the model write
-another one. With `VLLM_ENFORCE_STRICT_TOOL_CALLING=0`, there are no grammars, and GLM-4.6,
-DeepSeek V3.2 and Nemotron 3 work in all columns. Name the reasoning parser, too (`--reasoning-parser`): without it, the
-grammar begins before the thought and allows none. Laguna needs the parsers `poolside_v1`, Ling 3 `ling3` and GigaChat 3
-`gigachat3`: with `glm45` and `llama3_json`, most of their columns fail. Token sampling has no grammars.
-
---8<-- "benchmarks/served_templates.md"
-
-gpt-oss is missing: vLLM renders it without a template. The templates of gpt-oss render no tool without a description,
-on a server and in token sampling.
-
-With `--agents codex,claude-code`, unmodified agents play on this server: both with Gemma 4, Kimi K3, Llama 3.1,
-DeepSeek V4, MiniMax M2, Nemotron 3, LFM2, Mistral, Seed-OSS, Qwen2.5, Qwen3-Coder and Qwen3.8, and over token ids with
-Qwen3. With Qwen3, all other agents with a kit play, too, apart from Qwen Code, which was not tried again since tools
-without parameters are rendered as vLLM renders them.
+  one segment. The model thinks in each answer if the prompt lets it.
 """
 
 _REFUSED = """
 ## Chat templates that are refused
 
 Token sampling refuses these before the first call. `generation.tool_call_style` may help: `hermes` if a template shows
-no tools to the model, [parsers of vLLM](gateway.md#parsers-of-vllm) if the format is unknown.
+no tools to the model, parsers of vLLM (`vllm:TOOL+REASONING`) if the format is unknown.
 
 | Template | Family | Why |
 |---|---|---|
@@ -257,14 +221,13 @@ no tools to the model, [parsers of vLLM](gateway.md#parsers-of-vllm) if the form
 
 
 def render_matrix(proofs: Sequence[Proof]) -> str:
-    """Return the page of the docs about agents and models, as Markdown."""
+    """Return the tables of the docs about agents and models, as Markdown."""
     groups = openings()
     columns = [f"{', '.join(names)} ({', '.join(roles)})" for roles, names in groups.items()]
     head = ["Family", "Template", *columns, "Format", "Later system", "Calls", "Results", "Users"]
     lines = [_HEAD, f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     ordered = sorted(proofs, key=lambda one: (one.family.lower(), one.template.lower()))
     lines += [render_row(one) for one in ordered if not one.why]
-    lines.append(_SERVED.rstrip("\n"))
     refused = [render_row(one) for one in ordered if one.why]
     return "\n".join([*lines, _REFUSED.rstrip("\n"), *refused, ""])
 

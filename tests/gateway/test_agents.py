@@ -21,6 +21,7 @@ from swe_gym.gateway.agents import AGENTS, make_agent
 from swe_gym.gateway.agents.base import Assignment
 from swe_gym.gateway.agents.command import Command
 from swe_gym.gateway.kits import Kit, NodeKit, NpmKit, build_kit, find_kit
+from swe_gym.gateway.matrix import render_matrix
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.episode import play, replay_trajectory
 from swe_gym.rollout.plan import Plan
@@ -397,6 +398,13 @@ def test_the_weekly_workflow_tries_the_newest_version_of_each_agent() -> None:
     assert names.split(", ") == sorted(set(AGENTS) - {"command"})
     for kit in (make_agent(name).kit for name in names.split(", ")):
         assert isinstance(kit, NpmKit) or bump_script()["HEAD"].search(Path(kit.requirements).read_text())
+
+
+def test_the_matrix_stands_in_its_page_and_needs_nothing_else_of_it() -> None:
+    printed = render_matrix([])
+    assert set(printed.splitlines()) <= set((Path(__file__).parents[2] / "docs" / "models.md").read_text().splitlines())
+    assert "--8<--" not in printed
+    assert "](" not in printed
 
 
 def bump_script() -> dict[str, Any]:
