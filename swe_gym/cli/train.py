@@ -66,7 +66,7 @@ def _print_plan(config: "TrainConfig", card: float, nproc: int, console: Console
     except ImportError as error:
         raise MissingDependency(f"training needs torch: pip install 'swe-gym[train]' ({error})") from error
     plan = plan_memory(config, int(card * 1e9), nproc)
-    whole = "at most at once" if plan.sleeps else "all"
+    whole = "peak" if plan.sleeps else "all"
     for name, size in {**plan.parts, **plan.sampler, whole: plan.total}.items():
         console.print(f"{name:<16} {size / 1e9:8.2f} GB")
     if cache := plan.sampler.get("vLLM: cache"):

@@ -228,6 +228,7 @@ _MAY_CHANGE = {
     "run": ("updates", "minutes", "output", "trackers", "keep_episodes"),
     "generation": ("url", "options"),
     "collect": ("ignore",),
+    "optim": ("offload",),
 }
 """The fields that may differ when a run resumes."""
 

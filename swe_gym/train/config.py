@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_serializer, field_validator, model_validator
 
 from ..errors import UsageError, wrong_fields
 from ..gateway.agents import AGENTS
@@ -163,6 +163,14 @@ class GenerationConfig(Frozen):
     tool_call_style: str = ""
     max_logprob_diff: float = Field(default=0.3, gt=0)
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether vLLM sleeps while the trainer learns. One that is no boolean is refused with the options."""
+        try:
+            return self.backend == "vllm" and TypeAdapter(bool).validate_python(self.options.get("sleep", False))
+        except ValidationError:
+            return False
+
     @field_serializer("options")
     def _without_key(self, options: JsonObject) -> JsonObject:
         """Keep the API key out of files and logs."""
@@ -178,8 +186,9 @@ class AlgorithmConfig(Frozen):
             `StateSignature` names. "tree_grpo" needs collect.branches.
         prompts_per_step: Number of tasks per update.
         group_size: Episodes per task.
-        tokens_per_step: Sampled tokens per update. An update plays prompts_per_step tasks, and further ones until its
-            episodes have so many tokens; those of groups that zero_variance_groups drops do not count. 0 disables it.
+        tokens_per_step: Least sampled tokens of an update, within max_refills. It plays prompts_per_step tasks, and
+            further ones until its episodes have so many tokens; those of groups that zero_variance_groups drops, of
+            masked episodes and older than max_staleness do not count. 0 disables it.
         curriculum: "shuffled", or "thompson": prefer tasks that the policy seems to solve half of the time, by Thompson
             sampling over what it solved before (MoPPS, arXiv 2507.04632).
         pass_rates: Validation record whose pass rates (`swe-gym tasks rate`) "thompson" starts from: FILE, or
@@ -208,8 +217,8 @@ class AlgorithmConfig(Frozen):
         whiten: Whiten the advantages of "gae" over the batch.
         zero_variance_groups: What to do with groups whose rewards are all equal: "keep" them, "drop" them, or "refill":
             drop them and play other tasks in their place (DAPO's dynamic sampling, arXiv 2503.14476).
-        max_refills: How many times an update may play further groups, for "refill" and tokens_per_step. It has at most
-            (1 + max_refills) * prompts_per_step groups.
+        max_refills: An update with "refill" or tokens_per_step has at most (1 + max_refills) * prompts_per_step groups.
+            "refill" alone plays further groups at most max_refills times.
         cut_episodes: "keep", or "mask" the tokens of episodes that a limit ended (turns, time, context): whether they
             would have been resolved is not known. Their rewards stay in the group's baseline (DeepSWE's compact
             filtering).
@@ -499,7 +508,7 @@ class TrainConfig(Frozen):
 
     @model_validator(mode="after")
     def _check_sleep(self) -> Self:
-        if self.generation.options.get("sleep") and self.algorithm.async_rollout:
+        if self.generation.sleeps and self.algorithm.async_rollout:
             raise ValueError(
                 "generation.options.sleep stops the server while the trainer learns, and algorithm.async_rollout plays "
                 "episodes meanwhile: leave out one of both"
@@ -546,6 +555,22 @@ class TrainConfig(Frozen):
                 "them: leave out one of both"
             )
         return self
+
+
+def check_processes(config: TrainConfig, processes: int) -> None:
+    """Check that no setting needs one process where several train.
+
+    Raises:
+        UsageError: One does; the message names it.
+    """
+    alone = {
+        "model.lora_rank": config.model.lora_rank,
+        "optim.offload": config.optim.offload,
+        "generation.options.sleep": config.generation.sleeps,
+    }
+    for name, value in alone.items():
+        if value and processes > 1:
+            raise UsageError(f"{name} needs one process: leave out --nproc, or leave out {name}")
 
 
 def load_config(path: str | Path, changes: Iterable[str] = ()) -> TrainConfig:

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..errors import UsageError
 from .batch import Batch, Pack
 from .checkpoint import State
-from .config import AlgorithmConfig, GenerationConfig, ModelConfig, OptimConfig, TrainConfig
+from .config import AlgorithmConfig, GenerationConfig, ModelConfig, OptimConfig, TrainConfig, check_processes
 from .model import PolicyModel, load_model, load_pretrained
 from .objective import cispo_loss, kl, policy_loss, token_weights, truncated_importance, value_loss
 from .ranks import Ranks, on_all_ranks
@@ -345,8 +344,7 @@ def load_learner(config: TrainConfig, ranks: Ranks) -> Learner:
         UsageError: The trainer does not support the model, or a setting needs one process.
         MissingDependency: transformers, or peft for adapters, is not installed.
     """
-    if config.optim.offload and ranks.size > 1:
-        raise UsageError("optim.offload needs one process: leave out --nproc, or leave out optim.offload")
+    check_processes(config, ranks.size)
     torch.set_float32_matmul_precision(config.model.matmul_precision)
     if config.model.matmul_precision != "highest" and torch.cuda.is_available():
         logger.info("float32 matrix products use TF32: model.matmul_precision = %r", config.model.matmul_precision)

@@ -1,6 +1,7 @@
 """The training loop: roll out, evaluate, update, sync the weights, repeat."""
 
 import contextlib
+import itertools
 import logging
 import math
 import re
@@ -35,6 +36,7 @@ from .collect import (
 )
 from .config import AlgorithmConfig, TrainConfig
 from .generators import TrainGenerator, check_options, make_generator
+from .generators.weight_sync import check_sleep
 from .learner import Learner, OldLogprobs, Targets, load_learner, load_tokenizer, seed_everything
 from .log import Log, make_tracker
 from .model import explain_writing
@@ -63,8 +65,7 @@ def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, stat
     metrics["stale"] = sum(_find_newest(one, state.update) < oldest for one in played.trajectories)
     varied = _find_varied(played)
     metrics["frac_nonzero_variance"] = float(varied.float().mean()) if len(varied) else 0.0
-    if algorithm.zero_variance_groups != "keep" and algorithm.advantage != "gae":
-        played = played.keep(varied.tolist())
+    played = _without_dropped(played, algorithm)
     batch = _make_batch(played, algorithm, oldest)
     if not batch.tokens:
         return {**metrics, "trained": 0}
@@ -86,26 +87,32 @@ def make_update(played: PlayedBatch, learner: Learner, config: TrainConfig, stat
     return {**metrics, **learner.learn(batch, old, targets, state.shuffle)}
 
 
-def count_missing(played: PlayedBatch, algorithm: AlgorithmConfig) -> int:
+def count_missing(played: PlayedBatch, algorithm: AlgorithmConfig, oldest: int = 0) -> int:
     """Return how many further groups an update should play, by what it has played.
 
     For `tokens_per_step` these are as many as bring the missing tokens if they have as many as the mean group.
     """
     first, refills = algorithm.prompts_per_step, algorithm.zero_variance_groups == "refill"
     groups = sum(group >= 0 for group in played.all_groups)  # groups that start at a prefix have negative numbers
-    drops = algorithm.zero_variance_groups != "keep" and algorithm.advantage != "gae"
-    counted = played.keep(_find_varied(played).tolist()) if drops else played
+    counted = _without_dropped(played, algorithm)
     missing = first - (len(set(counted.groups)) if refills else groups)
     if algorithm.tokens_per_step and groups:
-        tokens = count_sampled(counted, algorithm)
+        tokens = count_sampled(counted, algorithm, oldest)
         lacking = max(0, algorithm.tokens_per_step - tokens)
         missing = max(missing, math.ceil(lacking * groups / tokens) if tokens else first)
     return max(0, min(missing, (1 + algorithm.max_refills) * first - groups))
 
 
-def count_sampled(played: PlayedBatch, algorithm: AlgorithmConfig) -> int:
-    """Return the number of sampled tokens, without those of episodes that are masked."""
-    return sum(sum(one.loss_mask) for segments in _trained_segments(played, algorithm) for one in segments)
+def _without_dropped(played: PlayedBatch, algorithm: AlgorithmConfig) -> PlayedBatch:
+    """Return the episodes that an update learns from, without those of groups that `zero_variance_groups` drops."""
+    drops = algorithm.zero_variance_groups != "keep" and algorithm.advantage != "gae"
+    return played.keep(_find_varied(played).tolist()) if drops else played
+
+
+def count_sampled(played: PlayedBatch, algorithm: AlgorithmConfig, oldest: int = 0) -> int:
+    """Return the number of sampled tokens, without masked episodes and tokens of weights before `oldest`."""
+    rows = [one.versions for segments in _trained_segments(played, algorithm) for one in segments]
+    return sum(row.count(version) for row in rows for version in set(row) if version >= max(0, oldest))
 
 
 def rollout_metrics(played: PlayedBatch) -> JsonObject:
@@ -311,6 +318,7 @@ class Trainer:
         check_tasks(config)  # before the model, which takes longer
         rates = PassRates.recorded(config.algorithm.pass_rates)
         check_options(config.generation)
+        check_sleep(config)
         if config.env.agent:
             make_agent(config.env.agent, config.env.agent_options)
         self.log = Log(self.folder)
@@ -327,7 +335,7 @@ class Trainer:
         self.state.prefixes = Prefixes(ignore=config.collect.ignore)
         self._generator: SyncedSampler | None = None
         self._ahead: AsyncCollector | None = None
-        self._warned = False
+        self._warned: set[str] = set()
         self._taken: list[int] = []  # groups of the update, in the order in which they were taken
         self._repeated: dict[int, list[int]] = {}  # update -> these, for updates after the checkpoint
 
@@ -384,7 +392,8 @@ class Trainer:
                 shown = resolved_episodes(self.config.collect.demonstrations, setting="collect.demonstrations")
                 self.state.prefixes.add_demonstrations(shown)
             (self.folder / REFERENCE).unlink(missing_ok=True)  # left by a run without a checkpoint
-            generator.begin_learning()
+            if self.config.sft.trajectories or self.config.sft.episodes:
+                generator.begin_learning()
             self._sft()
             self._save()
         if self.config.algorithm.kl_coef > 0 and (self.folder / REFERENCE).exists():
@@ -454,13 +463,15 @@ class Trainer:
         played = self._collect(train)
         waited = time.monotonic() - started
         generator.begin_learning()
+        syncing = time.monotonic() - started - waited
         metrics = make_update(played, self.learner, self.config, self.state)
         self._warn_of_lonely_states(metrics)
         self.state.update += 1
         self._keep_episodes("update", played)
         learning = dict(self.learner.seconds)  # without the forward pass of the weight-sync check
-        syncing = time.monotonic()
+        learned = time.monotonic()
         metrics["sync_logprob_diff"] = self._sync_weights(generator)
+        syncing += time.monotonic() - learned
         whole = time.monotonic() - started
         metrics["rollout_idle_frac"] = max(0.0, 1 - (generator.busy_seconds() - busy) / whole)
         metrics["train_idle_frac"] = waited / whole
@@ -470,22 +481,40 @@ class Trainer:
             **played.seconds,
             **learning,
             "waited": waited,
-            "weight_sync": time.monotonic() - syncing,
+            "weight_sync": syncing,
             "update": whole,
         }
         self.log.add("update", self.state.update, minutes=self.state.minutes, **metrics)
 
     def _warn_of_lonely_states(self, metrics: JsonObject) -> None:
-        """Warn once in a process if step credit does nothing."""
-        if metrics.get("frac_shared_states") == 0 and not self._warned:
-            self._warned = True
-            logger.warning(
+        """Warn if step credit does nothing."""
+        if metrics.get("frac_shared_states") == 0:
+            self._warn_once(
                 "no state after the first turns was met twice in a group (%.0f %% have a signature), so advantage %r "
                 "compares whole episodes. Exclude text that differs each time by collect.ignore, or raise "
                 "algorithm.group_size",
                 100 * metrics["frac_signed"],
                 self.config.algorithm.advantage,
             )
+
+    def _warn_of_few_tokens(self, played: PlayedBatch) -> None:
+        """Warn if an update ended below `tokens_per_step`."""
+        algorithm = self.config.algorithm
+        oldest = self.state.update - algorithm.max_staleness
+        tokens = count_sampled(_without_dropped(played, algorithm), algorithm, oldest)
+        if tokens < algorithm.tokens_per_step:
+            self._warn_once(
+                "update %d has %d tokens, fewer than algorithm.tokens_per_step = %d, after as many groups as it may "
+                "have: raise algorithm.max_refills or algorithm.prompts_per_step",
+                self.state.update + 1,
+                tokens,
+                algorithm.tokens_per_step,
+            )
+
+    def _warn_once(self, message: str, *values: object) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            logger.warning(message, *values)
 
     def _collect(self, train: Collector) -> PlayedBatch:
         """Return the episodes of one update: play them, or take groups that are complete.
@@ -501,6 +530,7 @@ class Trainer:
                 f"episodes, more than run.max_failed allows; the first failure: {played.lost[0]}. Remove its cause and "
                 "run the same command again: it resumes from the last checkpoint"
             )
+        self._warn_of_few_tokens(played)
         return played
 
     def _take(self, train: Collector, ahead: AsyncCollector) -> PlayedBatch:
@@ -509,9 +539,10 @@ class Trainer:
         An update that is repeated takes the same ones.
         """
         algorithm, played = self.config.algorithm, PlayedBatch.of([], {})
+        oldest = self.state.update - algorithm.max_staleness
         before = self._repeated.pop(self.state.update + 1, [])
         self._taken = []
-        while left := len(before) - len(self._taken) if before else count_missing(played, algorithm):
+        while left := len(before) - len(self._taken) if before else count_missing(played, algorithm, oldest):
             waiting = (1 + algorithm.max_staleness) * algorithm.prompts_per_step - ahead.groups
             ahead.add(self.state.draw(train.task_ids, waiting, algorithm.group_size))
             count = 1 if self._taken else min(left, algorithm.prompts_per_step)
@@ -523,11 +554,9 @@ class Trainer:
     def _play(self, train: Collector) -> PlayedBatch:
         """Play groups, and further ones if `zero_variance_groups` or `tokens_per_step` says so."""
         algorithm, played = self.config.algorithm, PlayedBatch.of([], {})
-        refills = algorithm.zero_variance_groups == "refill" or algorithm.tokens_per_step
-        for _ in range(1 + algorithm.max_refills if refills else 1):
-            missing = count_missing(played, algorithm)
-            if not missing:
-                break
+        rounds = itertools.count()
+        most = 1 + algorithm.max_refills if algorithm.zero_variance_groups == "refill" else 1
+        while (missing := count_missing(played, algorithm)) and (algorithm.tokens_per_step or next(rounds) < most):
             drawn = self.state.draw(train.task_ids, missing, algorithm.group_size, algorithm.curriculum)
             unused = 1 + max((tree for tree, _ in played.trees), default=-1)
             slots = [slot._replace(tree=tree) for tree, slot in enumerate(drawn, unused)]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..errors import UsageError
 from .batch import segments_batch
-from .config import ModelConfig, TrainConfig
-from .generators.weight_sync import read_arguments, shares_card
+from .config import ModelConfig, TrainConfig, check_processes
+from .generators.weight_sync import check_sleep, read_arguments, shares_card
 from .learner import samples_from_device
 from .model import BROKEN, PolicyModel, all_sampled, load_shape, refuse_family, with_adapters
 
@@ -78,9 +78,9 @@ def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPla
     | | moments are there in AdamW's step only |
     | bfloat16 copies | 2 * float32 weights of the layers; with N > 1 of two, the one in use and the coming one |
     | activations | L t a; with checkpointing L t b h, b bytes of a weight (arXiv 2205.05198, sections 4 and 5) |
-    | backward | the largest of three: 7 chunk V 4 for a chunk of logits, and 4 V h if b < 4; t a / 3 for the |
-    | | gradients of a layer, with checkpointing plus t a; 4 T / N for AdamW's step, less the |
-    | | activations, which are free by then |
+    | backward | the larger of two: 7 chunk V 4 for a chunk of logits, and 4 V h if b < 4; t a / 3 for the |
+    | | gradients of a layer, with checkpointing plus t a |
+    | optimizer step | 4 T / N, and the offloaded moments, less activations and backward, which are free by then |
     | reference, whole copy | 4 P / N for a KL penalty; 4 P on rank 0 for a generator that reads the card |
     | key-value cache | 2 L * key heads * head width * bytes a token (PagedAttention, arXiv 2309.06180, section 3); |
     | | with latent attention L * (latent + rotary width) * bytes (arXiv 2405.04434); L counts layers of attention |
@@ -99,10 +99,8 @@ def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPla
         MissingDependency: transformers, or peft for adapters, is not installed.
     """
     shape = load_shape(config.model.path)
-    if config.model.lora_rank and processes > 1:
-        raise UsageError("model.lora_rank needs one process: plan without --nproc")
-    if config.optim.offload and processes > 1:
-        raise UsageError("optim.offload needs one process: plan without --nproc")
+    check_processes(config, processes)
+    check_sleep(config)
     with _refuse_uncounted(shape):
         every, trained, layers = _count_weights(_build(shape, config.model))
         kept = _count_activations(shape, config.model)
@@ -119,24 +117,33 @@ def plan_memory(config: TrainConfig, card: int, processes: int = 1) -> MemoryPla
     activations = tokens * depth * (base * width if again else kept)
     head = 4 * words * width if base < 4 else 0  # its copy in float32
     logits, layer = LOGIT_COPIES * 4 * chunk * words + head, int(tokens * kept * LAYER_GRADIENTS)
+    backward = max(logits, layer + again * tokens * kept)
     half = config.model.precision == "bfloat16" and base == 4
-    step = (12 if config.optim.offload else 4) * trained // processes
     whole = 4 * trained + base * (every - trained)
     parts = {
         "weights": whole // processes,
         "gradients": 4 * trained // processes,
-        "optimizer": 0 if config.optim.offload else 8 * trained // processes,
+        "optimizer": 8 * trained // processes,
         "bfloat16 copies": half * 2 * (layers if processes == 1 else 2 * layers // depth),
         "activations": activations,
-        "backward": max(logits, layer + again * tokens * kept, step - activations),
+        "backward": backward,
+        "optimizer step": max(0, 4 * trained // processes - activations - backward),
         "reference": whole // processes if config.algorithm.kl_coef else 0,
         "whole copy": whole if processes > 1 and samples_from_device(config.generation) else 0,
         "CUDA": CUDA_CONTEXT,
     }
     sampler, per_token = _plan_sampler(config, shape, every, card, processes)
-    plan = MemoryPlan(parts, sampler, per_token, bool(sampler and config.generation.options.get("sleep")))
+    plan = MemoryPlan(parts, sampler, per_token, bool(sampler and config.generation.sleeps))
+    plan = _offload(plan) if config.optim.offload else plan
     _check(plan, config, card)
     return plan
+
+
+def _offload(plan: MemoryPlan) -> MemoryPlan:
+    """Return the plan of the same run in one process with the optimizer's moments in host memory, but in its step."""
+    parts = plan.parts
+    step = 3 * parts["gradients"] - parts["activations"] - parts["backward"]  # 4 T and the moments of 8 T
+    return dataclasses.replace(plan, parts={**parts, "optimizer": 0, "optimizer step": max(0, step)})
 
 
 def _plan_sampler(
@@ -196,14 +203,23 @@ def _check(plan: MemoryPlan, config: TrainConfig, card: int) -> None:
     largest = max(every.keys() - {"CUDA", "vLLM: CUDA"}, key=lambda name: every[name])
     raise UsageError(
         f"a card has {card / 1e9:.1f} GB, and this run needs {plan.total / 1e9:.1f} GB on it, "
-        f"{every[largest] / 1e9:.1f} GB of them for {largest}: {_FIXES.get(largest, _MORE_CARDS)}"
+        f"{every[largest] / 1e9:.1f} GB of them for {largest}: {_advise(plan, largest)}"
     )
+
+
+def _advise(plan: MemoryPlan, largest: str) -> str:
+    """Return what makes the largest part of a plan smaller."""
+    fix = _FIXES.get(largest, _MORE_CARDS)
+    if largest == "optimizer" and _offload(plan).total < plan.total:
+        return f"{fix}. In one process, optim.offload = true keeps it in host memory"
+    if largest == "vLLM: cache" and not plan.sleeps:
+        return f"{fix}. In one process, generation.options.sleep = true frees it while the trainer learns"
+    return fix
 
 
 _MORE_CARDS = "train in more processes (--nproc), train LoRA adapters (model.lora_rank), or choose a smaller model"
 _FIXES = {
     "activations": "lower optim.max_tokens_per_microbatch, or set model.gradient_checkpointing = true",
-    "optimizer": f"{_MORE_CARDS}. In one process, optim.offload = true keeps it in host memory",
     "backward": "lower optim.max_tokens_per_microbatch or model.chunk",
     "vLLM: cache": "lower --gpu-memory-utilization in generation.options.args, or give vLLM a card of its own: "
     "generation.options.env = { CUDA_VISIBLE_DEVICES = ... }",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ..errors import PolicyError, SweGymError
 from ..rollout.tokens import ChatTemplate, Completion, TokenConversation
 from .batch import Batch, segments_batch
-from .generators import TrainGenerator, WeightsLost
+from .generators import TrainGenerator, WeightsLost, announce_learning
 from .learner import Learner, OldLogprobs
 from .objective import ess, kl
 
@@ -77,7 +77,7 @@ class SyncedSampler:
         """
         with self._changed:
             self._learning = True
-        getattr(self._generator, "begin_learning", _do_nothing)()
+        announce_learning(self._generator)
 
     def sync_weights(self, version: int) -> None:
         """Sync the weights between two answers; see `TrainGenerator`."""
@@ -147,10 +147,6 @@ class SyncedSampler:
             raise PolicyError("the generator was closed", reason="closed")
         if self._gone is not None:
             raise self._gone
-
-
-def _do_nothing() -> None:
-    """Stand in for a generator's `begin_learning`."""
 
 
 _QUESTION = "What is two and two?"

@@ -44,6 +44,7 @@ def test_defaults_round_trip() -> None:
         ("algorithm", {"minibatches": 7}, "minibatches"),
         ("algorithm", {"async_rollout": True, "max_staleness": 0}, "max_staleness"),
         ("generation", {"options": {"sleep": True}}, ""),
+        ("generation", {"options": {"sleep": "yes"}}, ""),
         ("algorithm", {"async_rollout": True, "zero_variance_groups": "refill"}, "does not wait for"),
         ("algorithm", {"advantage": "gae", "zero_variance_groups": "refill"}, "does not need"),
         ("algorithm", {"advantage": "tree_grpo"}, "set collect.branches"),
@@ -77,6 +78,14 @@ def test_an_invalid_combination_is_named(section: str, values: dict[str, Any], m
         message = "plays episodes meanwhile" if "options" in values else "async_rollout = false"
     with pytest.raises(UsageError, match=message):
         make_config(wrong)
+
+
+def test_a_setting_that_is_off_in_words_is_off() -> None:
+    for sleep in ("False", "no", 0, "maybe"):  # the last is refused with the other options of the generator
+        found = make_config(
+            {**MINIMAL, "generation": {"options": {"sleep": sleep}}, "algorithm": {"async_rollout": True}}
+        )
+        assert not found.generation.sleeps
 
 
 @pytest.mark.parametrize("advantage", ["gigpo", "rtmc", "tree_grpo"])

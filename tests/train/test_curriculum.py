@@ -4,9 +4,13 @@ Thompson sampling draws those that a policy solves half of the time, and draws n
 """
 
 import dataclasses
+import functools
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +24,7 @@ from swe_gym.tasks.record import TaskRate, TaskRecord
 from swe_gym.train.checkpoint import CANDIDATES, PassRates, RunState
 from swe_gym.train.collect import PlayedBatch, TrainSlot
 from swe_gym.train.config import AlgorithmConfig, make_config
-from swe_gym.train.loop import count_missing, count_sampled
+from swe_gym.train.loop import Trainer, count_missing, count_sampled
 from swe_gym.train.model import all_sampled
 from swe_gym.trajectories import Trajectory
 
@@ -121,7 +125,7 @@ def test_it_needs_the_rewards_of_the_last_update() -> None:
 
 
 def group(number: int, tokens: int, *rewards: float) -> PlayedBatch:
-    """A group of two episodes with so many sampled tokens together."""
+    """A group of two episodes with so many sampled tokens of weights 0 together."""
     ends = [
         (
             TrainSlot("a", number, 0),
@@ -169,6 +173,33 @@ def test_tokens_of_dropped_groups_do_not_count(kept: str) -> None:
     )
     tokens, rounds = play([50] * 12, algorithm, True, 1.0, 1.0)
     assert (tokens, sum(rounds)) == ((300, 6) if kept == "keep" else (600, 12))  # the most groups of an update
+
+
+def test_tokens_that_are_too_old_do_not_count() -> None:
+    algorithm, old = AlgorithmConfig(prompts_per_step=1, tokens_per_step=100), group(0, 100)
+    assert (count_missing(old, algorithm, 0), count_missing(old, algorithm, 1)) == (0, 1)
+
+
+@pytest.mark.parametrize(("most", "tokens"), [(1, 80), (2, 100)])
+def test_rounds_go_on_until_the_update_has_its_tokens_or_groups(
+    most: int, tokens: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Later groups are shorter than the first, so that each estimate is too low."""
+    trainer = Trainer.__new__(Trainer)
+    algorithm = {"prompts_per_step": 2, "tokens_per_step": 100, "max_refills": most}
+    trainer.config = make_config({"model": {"path": "m"}, "run": {"evaluate_every": 0}, "algorithm": algorithm})
+    trainer.state, trainer._ahead, trainer._warned = RunState(0), None, set()
+    sizes = itertools.cycle([30, 30, *[10] * 2 * most])
+
+    def play(slots: Sequence[TrainSlot], temperature: float) -> PlayedBatch:  # noqa: ARG001
+        parts = [group(number, next(sizes)) for number in sorted({slot.group for slot in slots})]
+        return functools.reduce(PlayedBatch.join, parts)
+
+    collector: Any = SimpleNamespace(task_ids=["a", "b"], play=play)
+    for _ in range(2):
+        assert count_sampled(trainer._collect(collector), trainer.config.algorithm) == tokens
+    told = "update 1 has 80 tokens, fewer than algorithm.tokens_per_step = 100"
+    assert caplog.text.count(told) == (tokens < 100)
 
 
 def test_an_update_of_lost_episodes_plays_others() -> None:

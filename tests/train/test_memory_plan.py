@@ -163,12 +163,31 @@ def test_offloaded_moments_are_there_in_the_step_only(folder: str) -> None:
     optim = wanted.optim.model_copy(update={"offload": True})
     plan = plan_memory(wanted.model_copy(update={"optim": optim}), 10**12).parts
     assert (plan["optimizer"], kept["optimizer"]) == (0, 2 * plan["gradients"])
-    assert plan["backward"] + plan["activations"] == 3 * plan["gradients"]
+    assert sum(plan[name] for name in ("optimizer step", "backward", "activations")) == 3 * plan["gradients"]
     with pytest.raises(UsageError, match=r"optim\.offload needs one process"):
         plan_memory(wanted.model_copy(update={"optim": optim}), 10**12, 2)
     two: Any = SimpleNamespace(size=2)
     with pytest.raises(UsageError, match=r"optim\.offload needs one process"):
         load_learner(wanted.model_copy(update={"optim": optim}), two)
+
+
+@pytest.mark.parametrize(("tokens", "helps"), [(1, False), (64, True)])
+def test_offload_is_advised_where_it_helps(folder: str, tokens: int, helps: bool) -> None:
+    wanted = config(folder, chunk=1)
+    optim = wanted.optim.model_copy(update={"max_tokens_per_microbatch": tokens})
+    wanted = wanted.model_copy(update={"optim": optim})
+    with pytest.raises(UsageError, match="of them for optimizer: train in more processes") as caught:
+        plan_memory(wanted, plan_memory(wanted, 10**12).total - 1)
+    assert ("optim.offload = true" in str(caught.value)) == helps
+
+
+def test_a_server_that_sleeps_is_on_the_card_of_one_process(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for env, processes, why in (({}, 2, "needs one process"), ({"CUDA_VISIBLE_DEVICES": "1"}, 1, "they share none")):
+        generation = serve(**env)
+        generation["options"]["sleep"] = "yes"
+        with pytest.raises(UsageError, match=rf"generation\.options\.sleep .*{why}"):
+            plan_memory(config(folder, generation=generation), 10**12, processes)
 
 
 def test_the_generator_of_this_process_needs_a_whole_copy(folder: str) -> None:

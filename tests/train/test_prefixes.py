@@ -332,7 +332,7 @@ def test_metrics_tell_what_states_and_branches_give(caplog: pytest.LogCaptureFix
     trainer.config = make_config(
         {"model": {"path": "m"}, "env": {"held_out": {"first": 9}}, "algorithm": {"advantage": "rtmc"}}
     )
-    trainer._warned = False
+    trainer._warned = set()
     for metrics in (count_shared_states(played), lonely, lonely):
         trainer._warn_of_lonely_states(metrics)
     assert caplog.text.count("(75 % have a signature), so advantage 'rtmc' compares whole episodes") == 1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class Server(OpenAIServer):
         if asked.path in ("/sleep", "/wake_up"):
             self.asleep = asked.path == "/sleep"
             raise HttpAnswer(200, {"status": "sleeping" if self.asleep else "awake"})
-        if self.asleep and asked.path in ("/collective_rpc", "/v1/completions"):
+        if self.asleep and asked.path in ("/collective_rpc", "/v1/completions", "/v1/load_lora_adapter"):
             raise self.refuse(500, "asleep")
 
     def answer_adapters(self, asked: Any) -> None:
@@ -364,36 +365,75 @@ def test_a_server_that_does_not_come_back_is_named(server: Server, tiny_lm: Any,
     generator.close()
 
 
-def sleeper(server: Server, lm: Any, tokenizer: Any) -> VllmGenerator:
-    options = {"api_key": "k", "sleep": True, "start_timeout": 0.1}
-    made = make_generator(GenerationConfig(url=server.url, options=options), PolicyModel(lm), tokenizer)
+def sleeper(server: Server, model: PolicyModel, tokenizer: Any) -> VllmGenerator:
+    options = {"api_key": "k", "sleep": True, "start_timeout": 5}
+    made = make_generator(GenerationConfig(url=server.url, options=options), model, tokenizer)
     assert isinstance(made, VllmGenerator)
     return made
 
 
-@pytest.mark.parametrize("fault", ["none", "lost reply", "restart", "left asleep"])
+@pytest.mark.parametrize("fault", ["none", "no request", "lost reply", "restart", "left asleep", "missed question"])
 def test_a_server_sleeps_until_the_next_sync(server: Server, tiny_lm: Any, tokenizer: Any, fault: str) -> None:
     server.asleep = fault == "left asleep"  # by a run that was killed
-    with contextlib.closing(sleeper(server, tiny_lm, tokenizer)) as generator:
+    with contextlib.closing(sleeper(server, PolicyModel(tiny_lm), tokenizer)) as generator:
         generator.sync_weights(0)
         assert ask(generator).version == 0
-        if fault == "lost reply":
-            server.inject("/sleep", lose_reply=True)
+        if fault in ("no request", "lost reply"):
+            server.inject("/sleep", drop=fault == "no request", lose_reply=fault == "lost reply")
         generator.begin_learning()
         assert server.asleep
+        if fault == "lost reply":
+            server.inject("/wake_up", lose_reply=True)
         if fault == "restart":
             server.restart()
+        if fault == "missed question":  # by a server that the trainer started
+            running: Any = types.SimpleNamespace(alive=lambda: True, url=server.url, close=lambda: None)
+            generator._server = running
+            generator._config = generator._config.model_copy(update={"url": ""})
+            server.inject("/health", status=503)
         generator.sync_weights(1)
         assert not server.asleep
         assert ask(generator).version == 1
     order = [path for path in server.paths() if path in ("POST /sleep", "POST /wake_up", "POST /collective_rpc")]
-    assert order[-3:] == ["POST /sleep", "POST /wake_up", "POST /collective_rpc"]
+    assert [path for path, _ in itertools.groupby(order)][-3:] == [
+        "POST /sleep",
+        "POST /wake_up",
+        "POST /collective_rpc",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_a_server_that_was_left_asleep_takes_adapters(server: Server, adapted: PolicyModel, tokenizer: Any) -> None:
+    server.asleep = True
+    sleeper(server, adapted, tokenizer).close()
+    assert not server.asleep
+
+
+def test_a_server_of_ones_own_is_not_left_asleep(server: Server, tiny_lm: Any, tokenizer: Any) -> None:
+    generator = sleeper(server, PolicyModel(tiny_lm), tokenizer)
+    generator.begin_learning()
+    generator.close()
+    generator.close()
+    assert not server.asleep
+
+
+@pytest.mark.parametrize("freed", [0, 1])
+def test_a_server_that_frees_nothing_stops_the_run(
+    server: Server, tiny_lm: Any, tokenizer: Any, freed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(sleeper(server, PolicyModel(tiny_lm), tokenizer)) as generator:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (freed * server.asleep, 9))
+        wrong = pytest.raises(PolicyError, match=r"freed no memory of the trainer's GPU: .* --enable-sleep-mode")
+        with contextlib.nullcontext() if freed else wrong:
+            generator.begin_learning()
 
 
 def test_a_server_that_does_not_sleep_or_wake_stops_the_run(server: Server, tiny_lm: Any, tokenizer: Any) -> None:
-    with contextlib.closing(sleeper(server, tiny_lm, tokenizer)) as generator:
+    with contextlib.closing(sleeper(server, PolicyModel(tiny_lm), tokenizer)) as generator:
         server.inject("/sleep", status=404)
-        with pytest.raises(PolicyError, match="refused /sleep with status 404"):
+        with pytest.raises(PolicyError, match=r"refused /sleep with status 404.* VLLM_SERVER_DEV_MODE=1"):
             generator.begin_learning()
         server.inject("/wake_up", status=200, body={"status": "sleeping"})
         with pytest.raises(PolicyError, match="did not wake up"):
@@ -409,10 +449,11 @@ def test_what_cannot_sleep_is_refused_by_name(tiny_lm: Any, tokenizer: Any) -> N
 def test_a_server_sleeps_in_sft_and_in_each_update(model_folder: str, tokenizer: Any, tmp_path: Path) -> None:
     with Server(answer_by_script(tokenizer, lambda: None)) as server:
         server.tokens_in_tokens_out = True
-        Trainer(config(model_folder, tmp_path / "run", generation=served(server, sleep=True), **RESTARTED)).run()
+        sections = {**RESTARTED, "sft": {"episodes": 1}, "generation": served(server, sleep=True)}
+        Trainer(config(model_folder, tmp_path / "run", **sections)).run()
     kinds = {"POST /sleep": "sleep", "POST /wake_up": "wake", "POST /inference/v1/generate": "sample"}
     order = [kinds[path] for path in server.paths() if path in kinds]
-    assert [kind for kind, _ in itertools.groupby(order)] == ["sample", *["sleep", "wake", "sample"] * 3]
+    assert [kind for kind, _ in itertools.groupby(order)] == ["sample", "wake", *["sleep", "wake", "sample"] * 3]
 
 
 RESTARTED: dict[str, Any] = {

@@ -53,6 +53,12 @@ class TrainGenerator(Generator, Protocol):
         ...
 
 
+def announce_learning(generator: TrainGenerator) -> None:
+    """Call `begin_learning` of a generator that has it."""
+    if hasattr(generator, "begin_learning"):
+        generator.begin_learning()
+
+
 GENERATORS = Registry[Callable[..., TrainGenerator]](
     "generator",
     {
@@ -92,7 +98,7 @@ def _read_addresses(config: GenerationConfig, make: object) -> list[str]:
                 f"generation.backend {config.backend!r} does not sample from {len(urls)} servers: name one"
             )
         return urls
-    if len(urls) > 1 and config.options.get("sleep"):
+    if len(urls) > 1 and config.sleeps:
         raise UsageError(
             "generation.options.sleep is for one server, which shares the trainer's GPU: leave it out, or name one in "
             "generation.url"

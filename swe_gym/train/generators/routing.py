@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ...errors import PolicyError
 from ...rollout.tokens import Completion
-from . import TrainGenerator, WeightsLost
+from . import TrainGenerator, WeightsLost, announce_learning
 
 logger = logging.getLogger(__name__)
 
@@ -156,6 +156,12 @@ class RoutedGenerator:
                 return False
             self._down = down
             return True
+
+    def begin_learning(self) -> None:
+        """Tell the servers that have the weights; see `TrainGenerator`."""
+        for place in range(len(self._servers)):
+            if place not in self._down:
+                announce_learning(self._servers[place])
 
     def sync_weights(self, version: int) -> None:
         """Sync the weights to the servers that answer, one after the other; if none does, to the first that does again.

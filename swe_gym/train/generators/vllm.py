@@ -191,6 +191,11 @@ TIMEOUT = 600.0
 SHORT_TIMEOUT = 10.0
 """Seconds for an answer of a server that is asked whether it is well, and until it has reset its prefix cache."""
 
+_SLEEPER = (
+    "a server of your own must be on the trainer's GPU, and started with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode"
+)
+"""What a server that cannot sleep lacks."""
+
 KEEPALIVE = 2.0
 """Seconds that an idle connection is kept. vLLM closes it after 5, and a request that meets that would fail."""
 
@@ -208,7 +213,8 @@ class VllmOptions(Frozen):
         checksums: Whether to compare the server's checksums around a sync; by default on a GPU only, as those of vLLM
             0.32 on a CPU miss the packed weights.
         sleep: Whether the server frees its GPU memory while the trainer learns, for one that shares the trainer's GPU.
-            Its weights wait in host memory. A server of one's own needs `--enable-sleep-mode`.
+            Its weights wait in host memory. A server of one's own needs `VLLM_SERVER_DEV_MODE=1` and
+            `--enable-sleep-mode`. Not with `algorithm.async_rollout` or several training processes.
         args: Arguments of a server that the trainer starts.
         env: Its environment variables.
         log: File for its output.
@@ -283,7 +289,8 @@ class VllmGenerator:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         try:
             self._connect()
-            if model.lora_rank:  # a server that takes no adapters costs no SFT
+            self._wake()  # a server that does not wake up or takes no adapters costs no SFT
+            if model.lora_rank:
                 self._weight_sync.send(0, self._answer)
         except BaseException:
             self.close()
@@ -293,7 +300,9 @@ class VllmGenerator:
         """Start the server if there is none, and learn what it can do."""
         self._weight_sync = make_weight_sync(self._config, self._model, self._tokenizer, self._folder.path)
         if not self._config.url and (self._server is None or not self._server.alive()):
-            self._server = self._start()
+            self._server, self._asleep = self._start(), False
+        elif self._options.sleep:
+            self._asleep = True  # perhaps: a killed run may have left it so, or it missed a request in its sleep
         url = self._server.url if self._server is not None else self._config.url
         key = self._options.api_key
         self._http = httpx.Client(
@@ -302,7 +311,6 @@ class VllmGenerator:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             trust_env=bool(self._config.url),  # no proxy for a local server
         )
-        self._asleep = self._options.sleep and self._server is None  # perhaps: a killed run may have left it so
         self._name = self._model_name()
         self._tokens_in_tokens_out = self._has("/inference/v1/generate")
 
@@ -311,6 +319,7 @@ class VllmGenerator:
         folder = self._folder.path / "0"
         write_folder(self._model, self._tokenizer, folder)
         self._served = self._fingerprint() if self._sums else None
+        _free_cache()
         server = VllmServer(
             folder,
             max_context=self._config.max_context,
@@ -402,27 +411,52 @@ class VllmGenerator:
         """Make the server free its memory until the next weight sync, if `sleep` is set. See `TrainGenerator`.
 
         vLLM's sleep mode of level 1: the weights move to host memory, the cache is dropped.
+
+        Raises:
+            PolicyError: The server did not free memory of the trainer's GPU.
         """
         if not self._options.sleep or self._lost:
             return
+        before, was_awake = self._count_free(), not self._asleep
         self._asleep = True  # also if the answer is lost: one that is awake may be woken
         try:
-            self._post("/sleep", {})
+            self._switch("/sleep")
         except PolicyError as error:
-            if self._means_loss(error):
-                self._lose(str(error))  # the next sync waits for the server
-            elif error.reason != "connection":
+            if not self._means_loss(error):
                 raise
+            self._lose(str(error))  # the next sync waits for the server
+            return
+        if was_awake and torch.cuda.is_available() and self._count_free() <= before:
+            raise PolicyError(
+                f"vLLM at {self._http.base_url} answered /sleep and freed no memory of the trainer's GPU: {_SLEEPER}",
+                reason="server",
+            )
+
+    def _count_free(self) -> int:
+        """Return the free bytes of the trainer's GPU; 0 without one."""
+        device = next(self._model.parameters()).device
+        place = device if device.type == "cuda" else None
+        return torch.cuda.mem_get_info(place)[0] if torch.cuda.is_available() else 0
 
     def _wake(self) -> None:
         """Give the server the memory that PyTorch keeps, and wait until it has its own again."""
         if not self._asleep:
             return
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        if self._post("/wake_up", {}).get("status", "awake") != "awake":
+        _free_cache()
+        if self._switch("/wake_up").get("status", "awake") != "awake":
             raise PolicyError(f"vLLM at {self._http.base_url} did not wake up from its sleep", reason="server")
         self._asleep = False
+
+    def _switch(self, path: str) -> Json:
+        """Post /sleep or /wake_up, and again if the connection breaks: twice is the same as once."""
+        try:
+            return self._post(path, {})
+        except PolicyError as error:
+            if error.reason == "connection":
+                return self._post(path, {})
+            if error.reason != "refused":
+                raise
+            raise PolicyError(f"{error}. For generation.options.sleep, {_SLEEPER}", reason="refused") from error
 
     def _send_weights(self, version: int) -> None:
         self._wake()
@@ -636,8 +670,16 @@ class VllmGenerator:
             self._sockets.add(facts["return_value"].get_extra_info("socket"))
 
     def close(self) -> None:
-        """Abort waiting requests, stop a server that this object started, and remove weight files. Idempotent."""
+        """Abort waiting requests, stop a server that this object started, and remove weight files. Idempotent.
+
+        A server of one's own is woken, and holds no adapter, if it answers.
+        """
         self._closed.set()
+        if self._asleep and hasattr(self, "_http") and self._server is None:
+            self._asleep = False
+            _free_cache()
+            with contextlib.suppress(httpx.HTTPError, RuntimeError):
+                self._http.post("/wake_up", json={}, timeout=SHORT_TIMEOUT)
         self._unload()
         for one in list(self._sockets):
             with contextlib.suppress(OSError):  # already closed
@@ -661,6 +703,12 @@ def _read_ranks(config: GenerationConfig) -> int:
     """Return the data-parallel ranks of a server that the trainer starts, by its arguments."""
     given = read_arguments(config.options).get("--data-parallel-size", "1")
     return int(given) if given.isdecimal() and int(given) else 1  # vLLM refuses another by itself
+
+
+def _free_cache() -> None:
+    """Give the GPU memory that PyTorch keeps for later to a server that starts or wakes up."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _make_closed_error() -> PolicyError:

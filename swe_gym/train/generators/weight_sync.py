@@ -155,6 +155,19 @@ def shares_card(config: TrainConfig, processes: int) -> bool:
     return not {name.strip() for name in ours}.isdisjoint(name.strip() for name in theirs)
 
 
+def check_sleep(config: TrainConfig) -> None:
+    """Check that a server that sleeps frees memory of the trainer's GPU.
+
+    Raises:
+        UsageError: The trainer starts it on another GPU, or trains on a CPU.
+    """
+    if config.generation.sleeps and not config.generation.url and not shares_card(config, 1):
+        raise UsageError(
+            "generation.options.sleep is for a vLLM server on the trainer's GPU, and by model.device and "
+            "CUDA_VISIBLE_DEVICES they share none: leave it out"
+        )
+
+
 def read_arguments(options: JsonMapping) -> dict[str, str]:
     """Return the arguments of a server that the trainer starts, by their long names."""
     given = {}
