@@ -315,6 +315,8 @@ def test_a_run_folder_of_another_configuration_is_refused(model_folder: str, tmp
     right = {"run": {"updates": 0}, "generation": SCRIPTED, "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600}}
     Trainer(config(model_folder, tmp_path / "run", **right)).run()
     other = {**right, "optim": {"lr": 0.5, "max_tokens_per_microbatch": 600}}
+    offloaded = {**right, "optim": {**right["optim"], "offload": True}}
+    Trainer(config(model_folder, tmp_path / "run", **offloaded)).run()
     with pytest.raises(UsageError, match=r"another configuration \(optim.lr: 0.001, now 0.5\): resume it unchanged"):
         Trainer(config(model_folder, tmp_path / "run", **other))
     longer = {**right, "run": {"updates": 7}}

@@ -111,7 +111,11 @@ def test_a_server_of_the_trainer_is_started_again(
     with pytest.raises(WeightsLost, match="cannot reach vLLM"):
         generator.generate([1], max_tokens=1, temperature=1.0, seed=None)
     (openai / "arguments.json").unlink()
+    emptied: list[bool] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: emptied.append((openai / "arguments.json").exists()))
     generator.sync_weights(2)
+    assert emptied == [False]  # before it starts
     assert generator.generate([1], max_tokens=1, temperature=1.0, seed=None)[:1] == ([5],)
     assert (openai / "arguments.json").exists()
     assert "vLLM stopped" in caplog.text
