@@ -542,7 +542,8 @@ def audit(
     repaired: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]", help="Task file to write: the tasks without unstable tests, and with those of --harden."
+            metavar="[FILE]",
+            help="Task file to write: the tasks without unstable tests, and with the tests that --harden adds.",
         ),
     ] = None,
     source_option: SourceOptions = None,

@@ -83,6 +83,11 @@ NOT_TRIED = "not tried: "
 SLOWER = 4.0
 """Time limit of a run under load, as a multiple of the task's."""
 
+SEEDS = ("1", "2", "3", "4")
+"""Hash seeds with which new tests are watched. The conditions have another."""
+
+UNSAFE = "--harden runs copies of tests with values that nobody read, and in tier 'process' nothing is isolated"
+
 VARIANT_TIME, VARIANT_SECONDS = 4.0, 3.0
 """Time limit of a wrong solution: this many times the time of the gold patch, plus seconds."""
 
@@ -209,6 +214,13 @@ class AuditRecord(Frozen):
     digest: str = ""
     date: str = ""
 
+    def without_added(self) -> "AuditRecord":
+        """Return the record of an audit that looks for no missing tests."""
+        escaped = tuple(one.model_copy(update={"rejected_by": ""}) for one in self.escaped)
+        not_tried = {name: why for name, why in self.not_tried.items() if name != "harden"}
+        changed = {"harden": False, "added": None, "escaped": escaped, "not_tried": not_tried}
+        return self.model_copy(update=changed)
+
     @property
     def rank(self) -> tuple[bool, int, float]:
         """The worst audits come first in the order of ranks."""
@@ -233,11 +245,13 @@ def repair_task(task: Task, record: AuditRecord) -> Task | None:
     """
     gone = {*record.unstable, *record.flaky}
     left = task if not gone else _leave_out(task, gone)
-    if left is None or record.added is None:
-        return left
-    lists = {name: (*getattr(left.oracle, name), *getattr(record.added, name)) for name in LISTS}
-    files = {name: getattr(record.added, name) for name in ("test_patch", "test_files")}
-    return left.model_copy(update={"oracle": left.oracle.model_copy(update={**lists, **files})})
+    return left if left is None or record.added is None else _add_tests(left, record.added)
+
+
+def _add_tests(task: Task, added: AddedTests) -> Task:
+    lists = {name: (*getattr(task.oracle, name), *getattr(added, name)) for name in LISTS}
+    files = {name: getattr(added, name) for name in ("test_patch", "test_files")}
+    return task.model_copy(update={"oracle": task.oracle.model_copy(update={**lists, **files})})
 
 
 def _leave_out(task: Task, gone: Collection[str]) -> Task | None:
@@ -294,8 +308,11 @@ def audit_tasks(
     if variants < 0 or workers < 1:
         raise UsageError(f"variants must be at least 0 and workers at least 1: {variants=}, {workers=}")
     settings = _AuditSettings(backend, sandbox_options or {}, variants, harden, date)
+    if harden and settings.options.get("options", {}).get("tier") == "process":
+        raise UsageError(f"{UNSAFE}: choose another tier")
     tasks = {name: _get(source, name) for name in (source.ids() if ids is None else ids)}
-    known = [old for old in (read_audits(record) if record else []) if settings.still_holds(old, tasks)]
+    read = read_audits(record) if record else []
+    known = [old if harden else old.without_added() for old in read if settings.still_holds(old, tasks)]
     found: dict[str, AuditRecord] = {}
 
     def add(result: AuditRecord) -> None:
@@ -348,7 +365,8 @@ class _AuditSettings:
     def still_holds(self, old: AuditRecord, tasks: Mapping[str, Task | str]) -> bool:
         """Whether an old record is still valid for these settings."""
         task = tasks.get(old.task_id)
-        if not isinstance(task, Task) or any(getattr(old, name) != value for name, value in self.facts.items()):
+        facts = self.facts | ({} if self.harden else {"harden": old.harden})
+        if not isinstance(task, Task) or any(getattr(old, name) != value for name, value in facts.items()):
             return False
         skipped = old.status == "skipped" and old.reason == _why_not(task)
         return (old.status == "audited" or skipped) and old.digest == digest(task)
@@ -655,14 +673,21 @@ class _Probe:
             "escaped": tuple(EscapedVariant(kind=one.kind, path=one.path, diff=one.shown) for one in escaped),
         }, escaped
 
-    def watch(self, task: Task, diff: str, count: int, seed: str = "0") -> list[Seen]:
-        """Run test files whose copies note what they see. Return the notes of each."""
+    def watch(self, task: Task, diff: str, count: int, seed: str = SEEDS[0]) -> list[Seen]:
+        """Run test files whose copies note what they see, without a network. Return the notes of each.
+
+        Raises:
+            TaskError: With gold, the tests reach their time limit.
+        """
         self.runs += 1
-        with self.group.fresh() as fresh:
+        group = self._groups[self.task.workdir, True]
+        with group.fresh() as fresh:
             folder = fresh.exec("folder=$(mktemp -d) && chmod 777 $folder && echo $folder").text.strip()
             env = {NOTES: f"{folder}/notes", "PYTHONHASHSEED": seed}
-            run_plainly(task, diff, fresh, self.group.fresh, env=env)
+            ran = run_plainly(task, diff, fresh, group.fresh, env=env)
             notes = read_files(fresh, [f"{folder}/notes"])
+        if ran.verdict.timed_out and diff == task.oracle.gold_patch:
+            raise TaskError(f"with copies of its tests, gold reaches the time limit of {task.oracle.timeout:g} seconds")
         return read_notes(b"".join(notes.values()).decode("utf-8", "replace"), count)
 
     def of(self, task: Task) -> "_Probe":
@@ -706,13 +731,16 @@ class _Hardening:
         self._probe, self._task, self._escaped = probe, task, escaped
         named = {parse_id(test).path for test in (*task.oracle.fail_to_pass, *task.oracle.pass_to_pass)} - {""}
         with probe.group.fresh() as fresh:
+            if fresh.capabilities.isolation == "process":
+                raise TaskError(f"{UNSAFE}: choose another backend or tier")
             self._before = read_files(fresh, sorted({*hidden_files(task.oracle), *named}))
             tests = put_in_tests(task, fresh)
             self._tests = {path: data for path, data in tests.items() if path.endswith(".py")}
-        self._originals = find_originals(task.oracle, self._tests)
-        self._copies = make_copies(self._originals, files)
+        originals = find_originals(task.oracle, self._tests)
+        self._copies = make_copies(originals, files)
         if not self._copies:
-            raise TaskError("none of its tests can be copied: they have parameters, or are no functions of Python")
+            why = "compare nothing with a literal" if originals else "have parameters or are no functions in Python"
+            raise TaskError(f"none of its tests can be copied: they {why}")
 
     def find(self, facts: JsonObject) -> JsonObject:
         """Return fields of the record.
@@ -735,12 +763,20 @@ class _Hardening:
     def _choose(self) -> list[NewTest]:
         """Return tests whose values tell wrong solutions from gold."""
         noted = self._with_files(write_notes(self._copies, self._tests), self._task)
-        gold, count = self._task.oracle.gold_patch, len(self._copies)
-        runs = [self._probe.watch(noted, diff, count, seed) for diff, seed in ((gold, "0"), (gold, "7"), ("", "0"))]
-        wrong = [self._probe.watch(noted, variant.diff, count) for variant in self._escaped]
-        if not any(seen.ended for seen in runs[0]):
+        gold = [self._probe.watch(noted, noted.oracle.gold_patch, len(self._copies), seed) for seed in SEEDS]
+        if not any(seen.ended for seen in gold[0]):
             raise TaskError("the test command does not run copies of its tests, or they fail with gold")
-        return choose_tests(self._copies, runs[0], runs[1], runs[2], wrong)
+        base, *wrong = (self._watch(noted, diff) for diff in ("", *(variant.diff for variant in self._escaped)))
+        return choose_tests(self._copies, gold, base, wrong)
+
+    def _watch(self, noted: Task, diff: str) -> list[Seen]:
+        """Return what copies see with a solution; nothing if it cannot be run."""
+        try:
+            return self._probe.watch(noted, diff, len(self._copies))
+        except SandboxClosed:
+            raise
+        except (DiffError, GradingError, SandboxError):
+            return [Seen()] * len(self._copies)
 
     def _with_files(self, files: Mapping[str, bytes], task: Task) -> Task:
         changed = {path: data for path, data in files.items() if data != self._tests[path]}
@@ -756,24 +792,24 @@ class _Hardening:
         """Return which new test rejects which wrong solution: tests that pass with gold under all conditions."""
         with self._probe.of(draft) as probe:
             gold, empty = probe.run(draft.oracle.gold_patch), probe.run("")
-            stable = Stability(probe, gold, empty, draft.oracle, Findings()).find() if gold.counts else {}
-            changing = {*stable.get("unstable", ()), *stable.get("flaky", ())}
+            if not gold.counts:
+                raise TaskError(f"the run of new tests with gold does not count: {gold.reason}")
+            changing = Stability(probe, gold, empty, draft.oracle, Findings()).find_changing(new)
             if changing - new:
                 raise TaskError(f"with new tests in its file, the status of {min(changing - new)} changes")
             good = [test for test in sorted(new - changing) if gold.passed.get(test)]
-            ends = {variant: probe.try_variant(variant, draft.oracle.timeout) for variant in self._escaped}
+            limit = min(draft.oracle.timeout, VARIANT_TIME * gold.duration + VARIANT_SECONDS)
+            ends = {variant: probe.try_variant(variant, limit) for variant in self._escaped}
             self._failing = {test for test in good if empty.counts and not empty.passed.get(test)}
-            self._sound = gold.resolved and probe.judge_gold().resolved
             self._probe.runs += probe.runs
         found: dict[Variant, str] = {}
         for variant, end in ends.items():
-            tests = [test for test in good if end is not None and end.counts and not end.passed.get(test)]
+            judged = end if end is not None and (end.counts or end.timed_out) else None
+            tests = [test for test in good if judged and not judged.passed.get(test)]
             found |= {variant: tests[0]} if tests else {}
         return found
 
     def _describe(self, draft: Task, rejected: Mapping[Variant, str], facts: JsonObject) -> JsonObject:
-        if not self._sound:
-            raise TaskError("gold is not resolved with new tests")
         new = sorted({*rejected.values()})
         added = AddedTests(
             test_patch=draft.oracle.test_patch,
@@ -782,6 +818,11 @@ class _Hardening:
             pass_to_pass=tuple(test for test in new if test not in self._failing),
             strength=round((facts["killed"] + len(rejected)) / facts["tried"], 3),
         )
+        with self._probe.of(_add_tests(self._task, added)) as probe:
+            verdict = probe.judge_gold()
+            self._probe.runs += probe.runs
+        if not verdict.resolved:
+            raise TaskError(f"gold is not resolved with new tests: {verdict.reason}")
         by = {(one.kind, one.path, one.shown): test for one, test in rejected.items()}
         escaped = (
             one.model_copy(update={"rejected_by": by.get((one.kind, one.path, one.diff), "")})
@@ -874,6 +915,20 @@ class Stability:
             "unstable": self._unstable,
             "flaky": tuple(sorted(self._flaky - self._unstable.keys())),
         }
+
+    def find_changing(self, new: Collection[str]) -> set[str]:
+        """Return the tests that a condition breaks or that change by chance, of the new ones also by an hour.
+
+        Raises:
+            TaskError: A condition that may break them could not be tried.
+        """
+        facts = self.find()
+        never = {"network": not self._probe.online, "folder": bool(self._probe.fixed)}
+        for name, end in facts["conditions"].items():
+            alone = name == "order" and "sees no change" in end
+            if end.startswith(NOT_TRIED) and not never.get(name) and not alone:
+                raise TaskError(f"whether new tests are stable is not known: {name} is {end}")
+        return {*facts["unstable"], *facts["flaky"], *self._apart.intersection(new)}
 
     def _open(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if not self._conditions.get(name, "").startswith(NOT_TRIED)]

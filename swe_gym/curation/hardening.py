@@ -1,133 +1,133 @@
 """Tests that a task lacks: copies of its own tests with other values, which assert what the gold patch gives.
 
-Each copy changes one value or one statement of a required test. Copies first note what they see: with the gold patch,
-without work, and with the wrong solutions that no test rejects. A copy becomes a test if its notes tell a wrong
-solution from gold. It asserts what gold gives, so it may ask for behaviour that the issue does not mention.
+Each copy changes one value of a required test. Copies first note what they see: with the gold patch, without
+work, and with the wrong solutions that no test rejects. A copy becomes a test if its notes tell a wrong solution from
+gold. It compares as the original does, and only plain values of the type that the original expects.
 """
 
 import ast
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, combinations, islice, zip_longest
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
 
+from ..errors import TaskError
 from ..grading import file_diff, parse_id
-from ..grading.counter import Source, TextEdit, name_of
+from ..grading.counter import Source, TextEdit
 from ..syntax import evaluate, parse
 from ..types import Oracle
 from .audit_variants import ChangedFile, split_sections
 from .mutation import Function, Site
 
-MOST_COPIES = 240
-"""Copies of tests that are tried for one task."""
+MOST_COPIES, MOST_ORIGINALS, MOST_TESTS = 240, 24, 8
+"""Copies that are tried for one task, tests that are copied, and tests that are added."""
 
-MOST_ORIGINALS = 24
-"""Tests that are copied."""
-
-MOST_ROWS = 3
-"""Rows of values of a test with parameters that are copied."""
-
-MOST_TESTS = 8
-"""Tests that are added to one task."""
-
-LONGEST = 400
-"""Characters of the longest value that a new test asserts."""
+LONGEST, SHORT = 400, 40
+"""Characters of the longest value that a new test asserts, and of the longest constant that is tried."""
 
 NOTES = "SWE_GYM_NOTES"
 """Variable that names the file in which copies note what they see."""
 
-SHORT = 40
-"""Characters of the longest constant that is tried."""
-
 MODE = 0o100644
-
-UNKNOWN = "?"
-"""Note of a value whose `repr` fails."""
-
-BEGUN, ENDED = "begun", "ended"
+BEGUN, ENDED, UNKNOWN = "begun", "ended", "?"
 
 HELPER = f"""
+def _note_value(copy, site, value=None, path=__import__("os").environ.get({NOTES!r})):
+    import json
 
-def _note_value(copy, site, value=None):
-    import json, os, signal
+    def is_plain(one):
+        if type(one) in (list, tuple):
+            return all(map(is_plain, one))
+        if type(one) is dict:
+            return all(map(is_plain, one)) and all(map(is_plain, one.values()))
+        return type(one) in (int, str, bytes, bool, type(None))
+
+    text = repr(value)[:{LONGEST + 1}] if is_plain(value) else {UNKNOWN!r}
+    with open(path, "a") as file:
+        file.write(json.dumps([copy, site, text]) + "\\n")
+    return _note_value
+
+
+def _note_copy(copy):
+    import functools, signal
 
     def stop(*_):
         raise RuntimeError("too slow")
 
-    signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 2.0 if site != {ENDED!r} else 0)
-    try:
-        text = repr(value)
-    except Exception:
-        text = {UNKNOWN!r}
-    with open(os.environ[{NOTES!r}], "a") as file:
-        file.write(json.dumps([copy, site, text[:{LONGEST + 1}]]) + "\\n")
+    def limit(seconds):
+        for number, timer in ((signal.SIGVTALRM, signal.ITIMER_VIRTUAL), (signal.SIGALRM, signal.ITIMER_REAL)):
+            signal.signal(number, stop if seconds else signal.SIG_IGN)
+            signal.setitimer(timer, seconds, seconds)
+
+    def decorate(function):
+        @functools.wraps(function)
+        def run(*args, **kwargs):
+            _note_value(copy, {BEGUN!r})
+            try:
+                limit(3.0)
+                function(*args, **kwargs)
+                limit(0)
+                _note_value(copy, {ENDED!r})
+            except BaseException:
+                pass
+            finally:
+                limit(0)
+        return run
+    return decorate
+
+
 """
-"""Function that copies call. A copy that takes two seconds of CPU time fails."""
+"""Functions of copies. A copy that takes three seconds, by the clock or of CPU time, fails. It never fails its run."""
 
-EQUAL = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertSequenceEqual", "assertTupleEqual")
-SIMPLE = (ast.Call, ast.Name, ast.Attribute, ast.Subscript, ast.Constant)
-TRUE = ("assertTrue", "assertFalse", "assertIsNone", "assertIsNotNone")
+FIXED = {"raises", "warns", "approx", "monkeypatch", "mocker", "mock", "patch", "skip", "importorskip"}
+"""Names of functions and objects whose arguments are kept."""
 
-Values = dict[str, Any]
-"""Site of a copy -> the value that it gives there."""
-
-
-class Shown(NamedTuple):
-    """An object that is no plain value.
-
-    Attributes:
-        text: Its `repr`.
-    """
-
-    text: str
+OTHER = ("parametrize", "xfail", "expectedFailure")
+"""Decorators of tests that are not copied."""
 
 
 class Check(NamedTuple):
-    """An assertion of a test.
+    """A comparison of a test with a plain value.
 
     Attributes:
         statement: The assertion.
         actual: The expression that it checks.
-        owner: The object whose method asserts; empty for `assert`.
+        expected: The value.
+        kind: Its type.
     """
 
     statement: ast.stmt
     actual: ast.expr
-    owner: str
+    expected: ast.expr
+    kind: type
 
 
 class Original(NamedTuple):
     """A test that is copied.
 
     Attributes:
-        test: Its id, without parameters.
+        test: Its id.
         path: Its file.
-        below: Names of its function there, within its classes.
-        file: The file.
-        names: Names of the function that is copied: for a test with parameters, one in which some have their values.
-        source: The file with that function.
-        starting: Whether the test must start passing.
+        names: Its function there, within its classes.
+        source: The file.
     """
 
     test: str
     path: str
-    below: tuple[str, ...]
-    file: Source
     names: tuple[str, ...]
     source: Source
-    starting: bool
 
     @property
     def function(self) -> Function:
-        """The function that is copied."""
+        """Its function."""
         return self.source.functions[self.names]
 
     def rename(self, name: str) -> str:
         """Return the id of a test of another name beside this one."""
-        head, _, tail = self.test.rpartition(self.below[-1])
-        return f"{head}{name}{tail}"
+        old = re.escape(self.names[-1])
+        return re.sub(rf"^{old}(?= \()|(?<=[.:]){old}(?=\)?$)|^{old}$", name, self.test)
 
 
 class Copy(NamedTuple):
@@ -135,11 +135,20 @@ class Copy(NamedTuple):
 
     Attributes:
         original: The test.
-        edits: The changes.
+        edit: The change.
     """
 
     original: Original
-    edits: tuple[TextEdit, ...]
+    edit: TextEdit
+
+    def text(self, name: str, more: Iterable[TextEdit] = (), decorator: str = "") -> str:
+        """Return its function after further edits, under a name."""
+        source, function = self.original.source, self.original.function
+        start, end = source.span(function)
+        place = start + len(re.match(r"def\s+", source.text(start, end))[0])  # type: ignore[index]
+        head = [TextEdit(place, place + len(function.name.encode()), name)]
+        head += [TextEdit(start, start, f"{decorator}\n{source.before(function)}")] if decorator else []
+        return source.cut(_begin(source, function), end, [self.edit, *more, *head])
 
 
 class Seen(NamedTuple):
@@ -148,18 +157,16 @@ class Seen(NamedTuple):
     Attributes:
         begun: Whether it began.
         ended: Whether it came to its end.
-        values: Sites that it passed once, and the value there; `Shown` stands for one that is not plain.
+        values: Sites that it passed once -> the plain value there, as text.
     """
 
     begun: bool = False
     ended: bool = False
-    values: Values = {}
+    values: Mapping[str, str] = {}
 
     def differs(self, gold: "Seen") -> bool:
         """Whether a test that asserts the values of gold fails here."""
-        return self.begun and (
-            not self.ended or any(self.values.get(site, self) != one for site, one in gold.values.items())
-        )
+        return self.begun and (not self.ended or self.values != gold.values)
 
 
 class NewTest(NamedTuple):
@@ -173,7 +180,7 @@ class NewTest(NamedTuple):
 
     copy: Copy
     name: str
-    values: Values
+    values: Mapping[str, str]
 
     @property
     def test(self) -> str:
@@ -199,262 +206,149 @@ def find_originals(oracle: Oracle, files: Mapping[str, bytes]) -> list[Original]
     for test in (*oracle.fail_to_pass, *oracle.pass_to_pass):
         place = parse_id(test)
         paths = [path for path in sources if place.path and f"/{path}".endswith(f"/{place.path}")]
-        if len(paths) == 1 and place.names in sources[paths[0]].functions:
-            path, names, plain = paths[0], place.names, test.partition("[")[0]
-            source, starting = sources[path], test in oracle.fail_to_pass
-            found.setdefault((path, names), Original(plain, path, names, source, names, source, starting))
-    return [one for original in found.values() for one in _with_values(original) if _is_alone(one)]
+        key = (paths[0] if len(paths) == 1 else "", place.names)
+        if key[0] and key not in found and "[" not in test and _is_alone(sources[key[0]], place.names):
+            found[key] = Original(test, *key, sources[key[0]])
+    return list(found.values())
 
 
-def _with_values(original: Original) -> Iterator[Original]:
-    """Yield a test or, if it has parameters, functions in which these have some of the values that it names."""
-    source, function = original.file, original.function
-    marks = [(one, names, rows) for one in function.decorator_list for names, rows in _find_parameters(one)]
-    if not marks:
-        yield original
-    if len(marks) != 1 or len(function.args.args) != sum(
-        1 for one in ast.walk(function.args) if isinstance(one, ast.arg)
-    ):
-        return
-    mark, names, rows = marks[0]
-    fixtures = ", ".join(one.arg for one in function.args.args if one.arg not in names)
-    outer, pad = source.before(function), source.before(function.body[0])
-    others = [f"{outer}@{source.text_of(one)}" for one in function.decorator_list if one is not mark]
-    begin, end = source.span(function.body[0])[0], source.span(function)[1]
-    for number, row in enumerate(rows[:MOST_ROWS]):
-        values = [row] if len(names) == 1 else getattr(row, "elts", [])
-        if len(values) == len(names) and not outer.strip() and not pad.strip():
-            name = f"{function.name}_{number}_"
-            lines = [f"{pad}{one} = {source.text_of(value)}" for one, value in zip(names, values, strict=True)]
-            head = f"{outer}def {name}({fixtures}):"
-            text = "\n".join(["", *others, head, *lines, f"{pad}{source.text(begin, end)}"])
-            with contextlib.suppress(ValueError):
-                whole = Source(source.apply_edits([TextEdit(end, end, text)]))
-                yield original._replace(names=(*original.below[:-1], name), source=whole)
+def _is_alone(source: Source, names: tuple[str, ...]) -> bool:
+    """Whether a file has a function that has its lines for itself, and can be copied below itself."""
+    function = source.functions.get(names)
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    lines = [source.after(function), source.before(function), *map(source.before, function.decorator_list)]
+    other = any(word in source.text_of(one) for one in function.decorator_list for word in OTHER)
+    returns = any(isinstance(one, ast.Return | ast.Yield | ast.YieldFrom) for one in Site(source, function).nodes)
+    inside = source.before(function.body[0]).strip()
+    return not (other or returns or inside or any(line.strip(" \t\r\n@") for line in lines))
 
 
-def _find_parameters(decorator: ast.expr) -> Iterator[tuple[list[str], list[ast.expr]]]:
-    """Yield the names and the rows of values that pytest's `parametrize` gives."""
-    match decorator:
-        case ast.Call(func=ast.Attribute(attr="parametrize"), args=[ast.Constant(value=str(names)), rows, *_]):
-            yield [name.strip() for name in names.split(",")], getattr(rows, "elts", [])
-        case ast.Call(func=ast.Attribute(attr="parametrize")):
-            yield [], []
+def _begin(source: Source, node: ast.stmt) -> int:
+    """Return where the first line of a statement begins, its decorators included."""
+    nodes: list[ast.expr | ast.stmt] = [*getattr(node, "decorator_list", ()), node]
+    first = min(nodes, key=lambda one: one.lineno)
+    return source.span(first)[0] - len(source.before(first).encode())
 
 
-def _is_alone(original: Original) -> bool:
-    """Whether a function has its lines for itself, and can be copied below itself."""
-    source, function = original.source, original.function
-    first = min((function, *function.decorator_list), key=lambda node: node.lineno)
-    alone = not source.before(first).strip(" \t@") and not source.after(function).strip()
-    nodes = Site(source, function).nodes
-    returns = any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in nodes)
-    return alone and not returns and not source.before(function.body[0]).strip()
-
-
-def make_copies(originals: Sequence[Original], changed: Collection[ChangedFile]) -> list[Copy]:
-    """Return copies of tests, each with one or two changes, those of several tests in turn.
-
-    These are tests that must start passing, then those that name a function that gold changes, then others.
+def make_copies(originals: Sequence[Original], changed: Iterable[ChangedFile]) -> list[Copy]:
+    """Return copies of tests that compare, each with one change, those of several tests in turn.
 
     Args:
         originals: The tests.
         changed: Files that gold changes. Their constants are tried as values.
     """
-    hints = _find_hints(changed)
-    near = [
-        one
-        for one in originals
-        if one.starting or any(one.below in one.file.mentioning(name) for name in hints.defaults)
-    ]
-    chosen = [*near, *(one for one in originals if one not in near)][:MOST_ORIGINALS]
-    turns = zip_longest(*(_copies_of(original, hints) for original in chosen))
-    copies = (copy for copy in chain.from_iterable(turns) if copy is not None and _is_python(copy))
-    return list(islice(copies, MOST_COPIES))
+    constants = _find_constants(changed)
+
+    def copy(original: Original) -> Iterator[Copy | None]:
+        sites = [_vary(original.source, node, constants) for node in _inputs(original)]
+        return (edit and Copy(original, edit) for edit in chain.from_iterable(zip_longest(*sites)))
+
+    comparing = islice(filter(find_checks, originals), MOST_ORIGINALS)
+    turns = chain.from_iterable(zip_longest(*map(copy, comparing)))
+    tried = (one for one in islice(turns, 10 * MOST_COPIES) if one is not None and _is_python(one))
+    return list(islice(tried, MOST_COPIES))
 
 
 def _is_python(copy: Copy) -> bool:
+    head = "class _:\n" if copy.original.source.before(copy.original.function) else ""
     try:
-        parse(f"class _:\n    pass\n{_text(copy, '_', {})}")
-    except SyntaxError:
+        parse(head + copy.text("_"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
 
 
-class Hints(NamedTuple):
-    """What may matter to the functions that gold changes.
-
-    Attributes:
-        constants: Their numbers and short texts.
-        defaults: Name of a function -> its parameters with plain defaults, and these.
-    """
-
-    constants: list[Any]
-    defaults: dict[str, list[tuple[str, Any]]]
-
-
-def _find_hints(changed: Iterable[ChangedFile]) -> Hints:
-    constants, defaults = dict[str, Any](), dict[str, list[tuple[str, Any]]]()
+def _find_constants(changed: Iterable[ChangedFile]) -> list[Any]:
+    """Return the numbers and short texts of the functions that gold changes."""
+    found = dict[str, Any]()
     for file in changed:
         sections = split_sections(file_diff(file.path, file.before, file.after, MODE, MODE))
         lines = set[int]().union(*(section.added_lines() for section in sections))
-        try:
+        with contextlib.suppress(ValueError):
             source = Source(file.after or b"")
-        except ValueError:
-            continue
-        for names, function in source.functions.items():
-            if lines & {*range(function.lineno, (function.end_lineno or 0) + 1)}:
-                called = names[-2:-1] if names[-1] == "__init__" else names[-1:]
-                defaults["".join(called)] = list(_find_defaults(function.args))
-                for node in source.walk(function):
-                    if isinstance(node, ast.Constant) and isinstance(node.value, int | str):
-                        constants[repr(node.value)] = node.value
-    return Hints([one for one in constants.values() if len(str(one)) <= SHORT], defaults)
+            near = [one for one in source.functions.values() if lines & {*range(one.lineno, (one.end_lineno or 0) + 1)}]
+            nodes = [node for one in near for node in source.walk(one) if isinstance(node, ast.Constant)]
+            found |= {repr(node.value): node.value for node in nodes if isinstance(node.value, int | str)}
+    return [one for one in found.values() if len(str(one)) <= SHORT]
 
 
-def _find_defaults(arguments: ast.arguments) -> Iterator[tuple[str, Any]]:
-    plain = arguments.args[len(arguments.args) - len(arguments.defaults) :] if arguments.defaults else []
-    pairs = [
-        *zip(plain, arguments.defaults, strict=False),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
-    for argument, value in pairs:
-        if isinstance(value, ast.Constant):
-            yield argument.arg, value.value
-
-
-def _copies_of(original: Original, hints: Hints) -> Iterator[Copy]:
-    yield Copy(original, ())
-    sites = [_vary(original.source, node, hints) for node in _inputs(original)]
-    edits = [edit for edit in chain.from_iterable(zip_longest(*sites)) if edit is not None]
-    yield from (Copy(original, (edit,)) for edit in edits)
-    for first, second in combinations(edits, 2):
-        if first.end < second.start or second.end < first.start:
-            yield Copy(original, (first, second))
-
-
-def _inputs(original: Original) -> Iterator[ast.expr | ast.stmt]:
-    """Yield the nodes of a test that may be changed: not what it expects, and no docstring."""
-    checks = {check.statement: check.actual for check in find_checks(original)}
-    unread = _find_unread(original)
-    todo: list[ast.AST] = [node for node in original.function.body if node not in unread]
+def _inputs(original: Original) -> Iterator[ast.expr]:
+    """Yield the nodes of a test that may be changed: not what it expects or replaces, and no docstring."""
+    checks = find_checks(original)
+    expected, actual = {check.expected for check in checks}, {check.statement: check.actual for check in checks}
+    todo: list[ast.AST] = [*original.function.body]
     while todo:
         node = todo.pop(0)
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        if isinstance(node, ast.stmt) and node in actual:
+            todo.insert(0, actual[node])
+        elif node in expected or isinstance(node, ast.JoinedStr | ast.Assert) or _is_kept(node):
             continue
-        if isinstance(node, ast.stmt) and node in checks:
-            todo.insert(0, checks[node])
-            continue
-        if isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Call) or _is_call(node):
-            assert isinstance(node, ast.expr | ast.stmt)
-            yield node
-        todo += ast.iter_child_nodes(node)
+        else:
+            if isinstance(node, ast.Constant | ast.List):
+                yield node
+            todo += ast.iter_child_nodes(node)
 
 
-def _is_call(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+def _is_kept(node: ast.AST) -> bool:
+    """Whether a node is a docstring, an assertion, or a call that replaces objects."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    nodes = ast.walk(node.func) if isinstance(node, ast.Call) else ()
+    words = {getattr(one, "id", getattr(one, "attr", "")) for one in nodes}
+    return any(word in FIXED or word.startswith("assert") for word in words)
 
 
-def _vary(source: Source, node: ast.expr | ast.stmt, hints: Hints) -> Iterator[TextEdit]:
-    span = source.span(node)
+def _vary(source: Source, node: ast.expr, constants: Sequence[Any]) -> Iterator[TextEdit]:
     match node:
         case ast.Constant(value=value):
-            texts = dict.fromkeys(map(repr, _other_values(value, hints.constants)))
-            yield from (TextEdit(*span, text) for text in texts if text != repr(value))
-        case ast.List(elts=parts, ctx=ast.Load()) | ast.Tuple(elts=parts, ctx=ast.Load()) if len(parts) > 1:
+            texts = dict.fromkeys(map(repr, _other_values(value, constants)))
+            yield from (TextEdit(*source.span(node), text) for text in texts if text != repr(value))
+        case ast.List(elts=parts, ctx=ast.Load()) if len(parts) > 1:
             starts, ends = zip(*map(source.span, parts), strict=True)
             yield TextEdit(starts[0], starts[1], "")
-            yield TextEdit(ends[-2], ends[-1], "," if isinstance(node, ast.Tuple) and len(parts) == 2 else "")
-            words = [source.text_of(one) for one in parts]
-            yield TextEdit(starts[0], ends[-1], ", ".join([*words, words[0]]))
-            yield TextEdit(starts[0], ends[-1], ", ".join(reversed(words)))
-        case ast.Call(keywords=[*others, ast.keyword(value=last)], args=args):
-            before = [source.span(one)[1] for one in (*args, *(one.value for one in others))]
-            if before:
-                yield TextEdit(max(before), source.span(last)[1], "")
-            yield from _add_argument(source, node, hints)
-        case ast.Call(args=[*_, last]):
-            yield from _add_argument(source, node, hints)
-        case ast.Expr() if not source.before(node).strip():
-            yield TextEdit(*span, "pass")
-            yield TextEdit(*span, f"{source.text_of(node)}\n{source.before(node)}{source.text_of(node)}")
+            yield TextEdit(ends[-2], ends[-1], "")
+            yield TextEdit(starts[0], ends[-1], ", ".join(map(source.text_of, reversed(parts))))
 
 
-def _add_argument(source: Source, call: ast.Call, hints: Hints) -> Iterator[TextEdit]:
-    """Give a call of a function that gold changes an argument that has a default."""
-    given = {one.arg for one in call.keywords}
-    end = max(source.span(one)[1] for one in (*call.args, *(one.value for one in call.keywords)))
-    parameters = hints.defaults.get(name_of(call), ())
-    ways = [
-        [TextEdit(end, end, f", {name}={other!r}") for other in _other_values(value, hints.constants)]
-        for name, value in parameters
-        if name not in given
-    ]
-    yield from filter(None, chain.from_iterable(zip_longest(*ways)))
-
-
-def _other_values(value: object, hints: Sequence[Any]) -> Iterator[object]:
-    """Yield values of the same type."""
-    alike: list[Any] = [one for one in hints if type(one) is type(value)]
+def _other_values(value: object, constants: Sequence[Any]) -> Iterator[object]:
+    """Yield values of the same type. A text that may be a path is kept."""
+    alike: list[Any] = [one for one in constants if type(one) is type(value)]
     match value:
         case bool():
             yield not value
         case int():
-            yield from (value + 1, value - 1, 0, -value, *alike, 2 * value, *(one + 1 for one in alike))
-        case float():
-            yield from (value + 1, -value, 0.0, value / 2)
-        case str():
-            yield from (value + value, value[:-1], "", value.swapcase(), f"{value} {value}", value[1:], f"{value}\n")
+            yield from (value + 1, value - 1, *alike, 2 * value, *(one + step for one in alike for step in (1, -1)))
+        case str() if not value.startswith(("/", "~", ".")):
+            yield from (value + value, value[:-1], value.swapcase(), f"{value} {value}", value[1:])
             yield from (one for word in alike for one in (word, value + word))
 
 
 def find_checks(original: Original) -> list[Check]:
-    """Return the assertions of a test whose value can be noted."""
-    found = []
-    for node in original.source.walk(original.function):
+    """Return the comparisons of a test with plain values."""
+    found, source = [], original.source
+    for node in source.walk(original.function):
         match node:
-            case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right])):
-                found.append(Check(node, _actual(original.source, left, right), ""))
-            case ast.Assert(test=test):
-                found.append(Check(node, test, ""))
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name, value=owner), args=[left, right, *_])) if (
-                name in EQUAL
+            case (
+                ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]))
+                | ast.Expr(
+                    value=ast.Call(
+                        func=ast.Attribute(attr="assertEqual" | "assertEquals" | "assertIs"), args=[left, right, *_]
+                    )
+                )
             ):
-                found.append(Check(node, _actual(original.source, left, right), original.source.text_of(owner)))
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name, value=owner), args=[test, *_])) if name in TRUE:
-                found.append(Check(node, test, original.source.text_of(owner)))
+                one, other = _type_of(source.text_of(left)), _type_of(source.text_of(right))
+                found += [Check(node, left, right, other)] if one is None and other is not None else []
+                found += [Check(node, right, left, one)] if one is not None and other is None else []
     return found
 
 
-def _actual(source: Source, left: ast.expr, right: ast.expr) -> ast.expr:
-    """Return the side of an assertion that calls or reads more."""
-
-    def weight(node: ast.expr) -> tuple[int, int]:
-        nodes = source.walk(node)
-        return sum(isinstance(one, ast.Call) for one in nodes), sum(isinstance(one, ast.Name) for one in nodes)
-
-    return left if weight(left) >= weight(right) else right
-
-
-def _find_unread(original: Original) -> list[ast.stmt]:
-    """Return the statements that give a parameter a value that only assertions compare with."""
-    source, function, checks = original.source, original.function, find_checks(original)
-    parameters = {one.arg for one in original.file.functions[original.below].args.args}
-    expected = {id(one) for check in checks for one in source.walk(check.statement)}
-    expected -= {id(one) for check in checks for one in source.walk(check.actual)}
-    loads = [node for node in source.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    read = {node.id for node in loads if id(node) not in expected}
-    return [
-        node for node in function.body
-        if isinstance(node, ast.Assign) and isinstance(name := node.targets[0], ast.Name)
-        and name.id in parameters - read and original.names != original.below
-    ]  # fmt: skip
-
-
-def _locals(function: Function) -> list[str]:
-    """Return the variables that a test assigns by statements of its own."""
-    targets = [one for node in function.body if isinstance(node, ast.Assign) for one in node.targets]
-    return list(dict.fromkeys(one.id for one in targets if isinstance(one, ast.Name)))
+def _type_of(text: str) -> type | None:
+    """Return the type of a value; None if the text is no literal."""
+    try:
+        return type(evaluate(f"({text})"))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
 
 
 # --- what copies see ------------------------------------------------------------------------------------------------
@@ -464,106 +358,69 @@ def write_notes(copies: Sequence[Copy], data: Mapping[str, bytes]) -> dict[str, 
     """Return the test files with copies that note what they see."""
 
     def write(number: int, copy: Copy) -> str:
-        function = copy.original.function
-        checks = {
-            check: f"_note_value({number}, '{site}', {{}})" for site, check in enumerate(find_checks(copy.original))
-        }
-        begin, end = (f"_note_value({number}, {word!r})" for word in (BEGUN, ENDED))
-        ends = [f"_note_value({number}, {name!r}, locals().get({name!r}))" for name in _locals(function)]
-        return _text(copy, f"{function.name}_{number}_", checks, first=[begin], last=[*ends, end])
+        edits, span = [], copy.original.source.span
+        for site, check in enumerate(find_checks(copy.original)):
+            start, end = span(check.actual)
+            edits += [TextEdit(start, start, f"_note_value({number}, '{site}', "), TextEdit(end, end, ")")]
+            edits += [TextEdit(*span(check.expected), "_note_value")]
+        return copy.text(f"{copy.original.names[-1]}_{number}_", edits, f"@_note_copy({number})")
 
     return _add_below(data, [(copy.original, write(number, copy)) for number, copy in enumerate(copies)], HELPER)
 
 
-def _text(
-    copy: Copy, name: str, checks: Mapping[Check, str], *, first: Sequence[str] = (), last: Sequence[str] = ()
-) -> str:
-    """Return the function of a copy.
+def _add_below(data: Mapping[str, bytes], texts: Sequence[tuple[Original, str]], helper: str = "") -> dict[str, bytes]:
+    """Return files with functions below those that they are copies of, and a helper above all.
 
-    Args:
-        copy: The copy.
-        name: Its name.
-        checks: Assertion -> what stands for it, in which `{}` is the checked expression.
-        first: Lines before the body.
-        last: Lines after it.
+    Raises:
+        TaskError: A file is no Python then.
     """
-    source, function = copy.original.source, copy.original.function
-    edits = list(copy.edits)
-    for node in _find_unread(copy.original) if len(checks) == len(find_checks(copy.original)) else ():
-        start, after = source.span(node)[0], function.body[function.body.index(node) + 1]
-        edits.append(TextEdit(start, source.span(after)[0], ""))
-    for check, text in checks.items():
-        start, end = source.span(check.actual)
-        inner = [edit for edit in copy.edits if start <= edit.start and edit.end <= end]
-        span = source.span(check.statement)
-        edits = [edit for edit in edits if not (span[0] <= edit.start and edit.end <= span[1])]
-        edits.append(TextEdit(*span, text.replace("{}", source.cut(start, end, inner), 1)))
-    body = function.body[1:] if ast.get_docstring(function) is not None and len(function.body) > 1 else function.body
-    pad = source.before(function.body[0])
-    begin, end = source.span(body[0])[0], source.span(body[-1])[1]
-    lines = [*first, source.cut(begin, end, edits), *last]
-    decorators = [f"@{source.text_of(one)}" for one in function.decorator_list]
-    head = source.text(source.span(function)[0], source.span(function.body[0])[0]).rstrip()
-    head = head.replace(f"def {function.name}", f"def {name}", 1)
-    outer = source.before(function)
-    return "\n".join([*(f"{outer}{one}" for one in (*decorators, head)), *(f"{pad}{line}" for line in lines)])
-
-
-def _add_below(data: Mapping[str, bytes], texts: Sequence[tuple[Original, str]], end: str = "") -> dict[str, bytes]:
-    """Return files with functions below those that they are copies of."""
     found = dict(data)
-    for path in {original.path for original, _ in texts}:
-        added: dict[Original, list[str]] = {}
+    for path in sorted({original.path for original, _ in texts}):
+        source, added = Source(data[path]), dict[int, str]()
         for original, text in texts:
             if original.path == path:
-                added.setdefault(original, []).append(text)
-        edits = []
-        for original, parts in added.items():
-            function = original.file.functions[original.below]
-            gap = "\n\n" if original.file.before(function) else "\n\n\n"
-            place = original.file.span(function)[1]
-            edits.append(TextEdit(place, place, "".join(f"{gap}{part}" for part in parts)))
-        after = next(iter(added)).file.apply_edits(edits)
-        found[path] = after.rstrip(b"\n") + b"\n" + end.encode()
+                gap = "\n\n" if source.before(original.function) else "\n\n\n"
+                end = source.span(original.function)[1]
+                added[end] = added.get(end, "") + gap + text
+        body = [one for one in source.tree.body if getattr(one, "module", "") != "__future__"]
+        first = _begin(source, next(one for one in body if not isinstance(one, ast.Expr)))
+        edits = [TextEdit(first, first, helper), *(TextEdit(end, end, text) for end, text in added.items())]
+        found[path] = source.apply_edits(edits)
+        try:
+            Source(found[path])
+        except ValueError as error:
+            raise TaskError(f"copies of its tests cannot be written into {path}: {error}") from error
     return found
 
 
 def read_notes(text: str, count: int) -> list[Seen]:
-    """Return what each of a number of copies noted."""
+    """Return what each of a number of copies noted. Lines that are no notes do not count: any code can write them."""
     notes: list[list[tuple[str, str]]] = [[] for _ in range(count)]
     for line in text.splitlines():
         try:
-            number, site, value = json.loads(line)
-        except ValueError:  # a run that was cut off
+            one = json.loads(line)
+        except (ValueError, RecursionError):  # a run that was cut off
             continue
-        notes[number].append((site, value))
+        if isinstance(one, list) and [*map(type, one)] == [int, str, str] and 0 <= one[0] < count:
+            notes[one[0]].append((one[1], one[2]))
     return [_read_one(one) for one in notes]
 
 
 def _read_one(notes: Sequence[tuple[str, str]]) -> Seen:
     sites = [site for site, _ in notes]
-    if sites.count(BEGUN) != 1:
-        return Seen(begun=BEGUN in sites)
-    values: Values = {}
-    for site, text in notes:
-        if sites.count(site) == 1 and site not in (BEGUN, ENDED) and len(text) <= LONGEST:
-            try:
-                values[site] = evaluate(text)
-            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                if " at 0x" not in text and text != UNKNOWN:
-                    values[site] = Shown(text)
-    return Seen(begun=True, ended=ENDED in sites, values=values)
+    values = {
+        site: value
+        for site, value in notes
+        if sites.count(site) == 1 and site.isdigit() and value != UNKNOWN and len(value) <= LONGEST
+    }
+    return Seen(BEGUN in sites, sites.count(BEGUN) == sites.count(ENDED) == 1, values)
 
 
 # --- new tests ------------------------------------------------------------------------------------------------------
 
 
 def choose_tests(
-    copies: Sequence[Copy],
-    gold: Sequence[Seen],
-    again: Sequence[Seen],
-    base: Sequence[Seen],
-    wrong: Sequence[Sequence[Seen]],
+    copies: Sequence[Copy], gold: Sequence[Sequence[Seen]], base: Sequence[Seen], wrong: Sequence[Sequence[Seen]]
 ) -> list[NewTest]:
     """Return few tests that reject as many wrong solutions as possible.
 
@@ -571,74 +428,54 @@ def choose_tests(
 
     Args:
         copies: The copies.
-        gold: What each saw with gold.
-        again: The same of a second run.
+        gold: What each saw in runs with gold. It must be the same in all.
         base: The same without work.
         wrong: The same of each wrong solution.
     """
-    facts = {}
-    for number, (first, second) in enumerate(zip(gold, again, strict=True)):
-        same = {site: value for site, value in first.values.items() if _is_same(value, second.values.get(site, first))}
-        if first.ended and second.ended:
-            facts[number] = first._replace(values=same)
+    facts = {
+        number: runs[0]
+        for number, runs in enumerate(zip(*gold, strict=True))
+        if all(one == runs[0] for one in runs) and _is_sure(copies[number].original, runs[0])
+    }
     rejects = {
         number: {index for index, one in enumerate(wrong) if one[number].differs(seen)}
         for number, seen in facts.items()
     }
     left, found = set(range(len(wrong))), list[NewTest]()
     while left and len(found) < MOST_TESTS:
-        number = max(
-            rejects, key=lambda one: (len(rejects[one] & left), not base[one].differs(facts[one]), -one), default=-1
-        )
+        number = max(rejects, key=lambda one: (len(rejects[one] & left), base[one] == facts[one], -one), default=-1)
         if number < 0 or not rejects[number] & left:
             break
-        telling = [wrong[index][number] for index in rejects[number] & left]
-        found.append(_make_test(copies[number], facts[number], telling, found))
+        found.append(NewTest(copies[number], _name(copies[number], found), facts[number].values))
         left -= rejects[number]
     return found
 
 
-def _is_same(first: object, second: object) -> bool:
-    return type(first) is type(second) and first == second
+def _is_sure(original: Original, seen: Seen) -> bool:
+    """Whether a copy ended, and each of its comparisons saw a value of the type that the original expects."""
+    wanted = {str(site): check.kind for site, check in enumerate(find_checks(original))}
+    return seen.ended and bool(wanted) and wanted == {site: _type_of(text) for site, text in seen.values.items()}
 
 
-def _make_test(copy: Copy, gold: Seen, wrong: Sequence[Seen], others: Sequence[NewTest]) -> NewTest:
-    """Return a test that asserts what the assertions of a copy see, and variables that tell wrong solutions apart."""
-    values = {
-        site: value for site, value in gold.values.items()
-        if site.isdigit() or any(one.ended and one.values.get(site, one) != value for one in wrong)
-    }  # fmt: skip
-    base, known = copy.original.below[-1], {names[-1] for names in copy.original.file.functions}
-    known |= {one.name for one in others}
-    number = next(number for number in range(1, len(known) + 2) if f"{base}_variation_{number}" not in known)
-    return NewTest(copy, f"{base}_variation_{number}", values)
+def _name(copy: Copy, others: Sequence[NewTest]) -> str:
+    known = {names[-1] for names in copy.original.source.functions} | {one.name for one in others}
+    names = (f"{copy.original.names[-1]}_variation_{number}" for number in range(1, len(known) + 2))
+    return next(name for name in names if name not in known)
 
 
 def write_tests(tests: Sequence[NewTest], data: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the test files with new tests."""
-    return _add_below(data, [(one.copy.original, _text_of(one)) for one in tests])
+    """Return the test files with new tests.
 
+    Raises:
+        TaskError: A file is no Python then.
+    """
 
-def _text_of(test: NewTest) -> str:
-    original, checks = test.copy.original, find_checks(test.copy.original)
-    owner = next((check.owner for check in checks if check.owner), "")
-    texts = {
-        check: _assert(check.owner, "{}" if isinstance(check.actual, SIMPLE) else "({})", test.values[str(site)])
-        for site, check in enumerate(checks)
-        if str(site) in test.values
-    }
-    more = [_assert(owner, name, test.values[name]) for name in _locals(original.function) if name in test.values]
-    return _text(test.copy, test.name, texts, last=more)
+    def write(test: NewTest) -> str:
+        span, checks = test.copy.original.source.span, find_checks(test.copy.original)
+        edits = [TextEdit(*span(checks[int(site)].expected), text) for site, text in test.values.items()]
+        return test.copy.text(test.name, edits)
 
-
-def _assert(owner: str, actual: str, value: object) -> str:
-    """Return an assertion that an expression has a value."""
-    if isinstance(value, Shown):
-        actual, value = f"repr({actual})", value.text
-    one = value is None or isinstance(value, bool)
-    if owner:
-        return f"{owner}.{'assertIs' if one else 'assertEqual'}({actual}, {value!r})"
-    return f"assert {actual} {'is' if one else '=='} {value!r}"
+    return _add_below(data, [(test.copy.original, write(test)) for test in tests])
 
 
 def put_tests(oracle: Oracle, before: Mapping[str, bytes | None], after: Mapping[str, bytes]) -> Oracle:
@@ -648,13 +485,21 @@ def put_tests(oracle: Oracle, before: Mapping[str, bytes | None], after: Mapping
         oracle: The oracle.
         before: Content of the files in a fresh sandbox.
         after: Content that they have when the tests run.
+
+    Raises:
+        TaskError: The test patch has no headers of git, or renames such a file.
     """
     patch, files = oracle.test_patch, dict(oracle.test_files)
     for path, data in after.items():
+        sections = split_sections(patch)
         if path in files:
             files[path] = data.decode()
+        elif "".join(section.text for section in sections) != patch:
+            raise TaskError("its test patch has parts without a line of 'diff --git'")
+        elif any(section.path == path and "\nrename from " in section.head for section in sections):
+            raise TaskError(f"its test patch renames {path}")
         else:
-            rest = "".join(section.text for section in split_sections(patch) if section.path != path)
+            rest = "".join(section.text for section in sections if section.path != path)
             mode = None if before.get(path) is None else MODE
             patch = rest + file_diff(path, before.get(path), data, mode, MODE)
     return oracle.model_copy(update={"test_patch": patch, "test_files": files})

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -17,16 +18,19 @@ from swe_gym.curation.audit import Ends, Findings, Stability
 from swe_gym.curation.audit_checks import find_asked, find_in_history, quoted_share
 from swe_gym.curation.audit_variants import ChangedFile, break_hunk, make_variants, split_sections
 from swe_gym.curation.hardening import (
+    NOTES,
     Copy,
     NewTest,
-    Shown,
+    Original,
     choose_tests,
     find_originals,
     make_copies,
+    put_tests,
     read_notes,
+    write_notes,
     write_tests,
 )
-from swe_gym.errors import GradingError, UsageError
+from swe_gym.errors import GradingError, TaskError, UsageError
 from swe_gym.grading.conditions import surround_plan
 from swe_gym.grading.counter import Source
 from swe_gym.grading.diff import file_diff
@@ -303,15 +307,6 @@ class T(unittest.TestCase):
         self.assertTrue(m.clip(12, high=self.high))
 """
 
-WEAK_ROWS = """import pytest
-import m
-
-
-@pytest.mark.parametrize("given, wanted", [(5, 5), (6, 6)])
-def test_clip(tmp_path, given, wanted):
-    assert m.clip(given) == wanted
-"""
-
 
 def clip_task(tests: str, command: str, *starting: str) -> Task:
     task = make_task(OLD + CLIP, tests, "clip(value, low=0, high=10) is missing", [], [], env=QUICK)
@@ -337,95 +332,167 @@ def test_missing_tests_are_written_and_validated(tmp_path: Path) -> None:
     assert text.startswith(WEAK)
     assert "    def test_clip_variation_1(self):\n" in text
     assert audit_tasks(of(task), harden=True, variants=4, record=record) == [found]
-    assert repair_task(task, found.model_copy(update={"added": None})) == task
+    (without,) = audit_tasks(of(task), variants=4, record=record)
+    assert (without.runs, without.added, without.harden) == (found.runs, None, False)
+    assert repair_task(task, without) == task
+    with pytest.raises(UsageError, match="nothing is isolated: choose another tier"):
+        audit_tasks(of(task), harden=True, sandbox_options={"options": {"tier": "process"}})
 
 
 COPIED = """import pytest
 import m
-
-
-@pytest.fixture
-def three():
-    return 3
-
-
-@pytest.mark.parametrize("given, wanted", [(5, 5), (b"x" b"y", 6)])
-def test_rows(three, given, wanted):
-    found = m.clip(given, "a" "b")
-    assert found == wanted
+from m import clip
 
 
 class TestClip:
-    def test_lists(self):
-        found = [m.clip(one) for one in (
-            1,
-            2,
-        )]
-        assert found == [1, 2]
+  def test_compared(self, monkeypatch):
+    '''Say why.'''
+    monkeypatch.setattr("shutil.rmtree", print)
+    found = [clip(one) for one in (
+      1, "ab",
+    )]
+    assert sorted(
+      found
+    ) == [
+      1, 2,
+    ], "a message"
+    assert clip(3) is None
+    assert clip(4) == clip(4)
+    assert clip(0.5) == pytest.approx(0.5)
+    assert clip("/srv")
 
-    def test_of_a_key(self):
-        def key(one):
-            return -one
+  def test_returned(self):
+    return clip(1)
 
-        assert sorted([m.clip(1), m.clip(2)], key=key) == [2, 1]
+  async def test_awaited(self):
+    assert clip(1) == 1
 
-    def test_of_a_value(self):
-        return m.clip(1)
+
+@pytest.mark.parametrize("given", [pytest.param(5, id="5")])
+def test_rows(given):
+    assert clip(given) == 5
+
+
+if __name__ == "__main__":
+    unittest.main()
 """
 
+COMPARED = "test_m.py::TestClip::test_compared"
+IDS = (COMPARED, "test_m.py::TestClip::test_returned", "test_m.py::TestClip::test_awaited", "test_m.py::test_rows[5]")
 
-NAMES = ("lists", "of_a_key", "of_a_value")
+
+def copies_of(text: str, *tests: str) -> list[Copy]:
+    originals = find_originals(Oracle(fail_to_pass=tests), {"test_m.py": text.encode()})
+    return make_copies(originals, [ChangedFile("m.py", b"", (OLD + CLIP).encode())])
 
 
-def test_copies_change_one_or_two_values_and_are_python() -> None:
-    oracle = Oracle(
-        fail_to_pass=("test_m.py::test_rows[5-5]", *(f"test_m.py::TestClip::test_{name}" for name in NAMES))
-    )
-    originals = find_originals(oracle, {"test_m.py": COPIED.encode()})
-    assert [one.names for one in originals] == [
-        ("test_rows_0_",),
-        ("test_rows_1_",),
-        ("TestClip", "test_lists"),
-        ("TestClip", "test_of_a_key"),
-    ]
-    copies = make_copies(originals, [ChangedFile("m.py", b"", (OLD + CLIP).encode())])
-    tests = [
-        NewTest(copy, f"test_{number}", {"0": Shown("x") if number == 2 else [number]})
-        for number, copy in enumerate(copies)
-    ]
+def test_copies_change_one_value_and_compare_as_the_original_does() -> None:
+    copies = copies_of(COPIED, *IDS)
+    assert {copy.original.test for copy in copies} == {COMPARED}
+    tests = [NewTest(copy, f"test_{number}", {"0": "[5]", "1": "None"}) for number, copy in enumerate(copies)]
     (text,) = write_tests(tests, {"test_m.py": COPIED.encode()}).values()
-    functions = Source(text).functions
-    assert all((f"test_{number}",) in functions or ("TestClip", f"test_{number}") in functions for number in range(50))
-    shown = text.decode()
-    assert 'def test_0(three):\n    given = 5\n    found = m.clip(given, "a" "b")\n    assert found == [0]\n' in shown
-    assert "        assert repr(found) == 'x'\n" in shown
-    assert "low=11" in shown  # a constant of gold, for a parameter with a default
-    assert "wanted =" not in shown
+    parts = text.decode().split("\n\n")
+    shown = [part for part in parts if re.match(r"  def test_\d+\(", part)]
+    assert len(shown) == len(copies) > 10
+    kept = (
+        '    monkeypatch.setattr("shutil.rmtree", print)\n',
+        '\n    ) == [5], "a message"\n',
+        " is None\n    assert clip(4) == clip(4)\n",
+        '    assert clip(0.5) == pytest.approx(0.5)\n    assert clip("/srv")',
+    )
+    assert all(word in part for word in kept for part in shown)
+    assert any("      11, " in part for part in shown)  # a constant of gold, and one
+    (noted,) = write_notes(copies, {"test_m.py": COPIED.encode()}).values()
+    compile(noted, "test_m.py", "exec")
+    assert noted.index(b"def _note_value") < noted.index(b"class TestClip") < noted.index(b"__main__")
+
+
+def test_tests_with_any_indentation_are_copied() -> None:
+    lines = "".join(f"        self.assertEqual(m.clip({number}), {number})\n" for number in range(20))
+    for pad in ("  ", "\t"):
+        text = f"class T:\n{pad}def test_a(self):\n{lines.replace('        ', 2 * pad)}"
+        assert len(copies_of(text, "test_m.T.test_a")) > 100
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("test_m.py::T::test_m", "test_m.py::T::new"),
+        ("test_m.T.test_m", "test_m.T.new"),
+        ("test_m (test_m.T)", "new (test_m.T)"),
+        ("test_m (app.test_m.T.test_m)", "new (app.test_m.T.new)"),
+    ],
+)
+def test_a_new_test_is_named_as_its_original(old: str, new: str) -> None:
+    assert Original(old, "test_m.py", ("T", "test_m"), Source(b"")).rename("new") == new
+
+
+def noted(*values: str) -> str:
+    notes = [["begun", "None"], *(["0", value] for value in values), ["ended", "None"]]
+    return "".join(f"{json.dumps([0, *note])}\n" for note in notes)
 
 
 def test_only_plain_values_that_stay_equal_are_asserted() -> None:
-    original = find_originals(Oracle(fail_to_pass=("test_m.py::TestClip::test_lists",)), {"test_m.py": COPIED.encode()})
-    copies = [Copy(original[0], ())] * 3
-    notes = "\n".join(
-        json.dumps(note)
-        for number, value in enumerate(["1", "<object at 0x1>", "date(2, 1)"])
-        for note in ([number, "begun", "None"], [number, "0", value], [number, "ended", "None"])
-    )
-    gold = read_notes(f"{notes}\n[2, ", 3)
-    assert [one.values for one in gold] == [{"0": 1}, {}, {"0": Shown("date(2, 1)")}]
-    hung, other = [one._replace(ended=False) for one in gold], [one._replace(values={"0": True}) for one in gold]
-    (test,) = choose_tests(copies, gold, gold, gold, [[hung[0], gold[1], gold[2]], gold])
-    assert (test.test, test.values) == ("test_m.py::TestClip::test_lists_variation_1", {"0": 1})
-    assert choose_tests(copies, gold, other, gold, [other]) == []
+    copies = copies_of("import m\n\ndef test_f():\n    assert m.f(1) == 1\n", "test_m.py::test_f")[:1]
+
+    def choose(*gold: str, wrong: str = noted("7")) -> list[NewTest]:
+        seen = [read_notes(text, 1) for text in (*gold, wrong)]
+        return choose_tests(copies, seen[:-1], seen[0], seen[-1:])
+
+    (test,) = choose(noted("5"), noted("5"))
+    assert (test.test, test.values) == ("test_m.py::test_f_variation_1", {"0": "5"})
+    assert choose(noted("5"), wrong=noted("5")[:-20])  # cut off
+    for gold in (noted("6"), noted("?"), noted("5", "5"), noted(), noted("True"), noted("5")[:-20], ""):
+        assert choose(noted("5"), gold) == choose(gold, gold) == [] or gold == noted("6")
+    assert choose(noted("5"), noted("6")) == []
 
 
-@pytest.mark.thorough
-def test_missing_tests_of_a_test_with_parameters_are_written() -> None:
-    task = clip_task(WEAK_ROWS, "python -m pytest -q -p no:cacheprovider", "test_m.py::test_clip[5-5]")
-    (found,) = audit_tasks(of(task), harden=True, sandbox_options={"options": {"python_prefix": PREFIX}})
-    assert found.strength is not None
-    assert found.added is not None
-    assert found.strength < found.added.strength
+@pytest.mark.parametrize(
+    "note", ["3", '[9, "0", "1"]', '[0, "begun", null]', '["a", "b", "c"]', "[" * 5000, '[0, {}, ""]']
+)
+def test_foreign_notes_do_not_count(note: str) -> None:
+    assert read_notes(f"{note}\n{noted('5')}", 1) == read_notes(noted("5"), 1) != read_notes(note, 1)
+
+
+BLOCKED = """import threading
+
+def test_f():
+    lock = threading.Lock()
+    lock.acquire(timeout=60)
+    lock.acquire(timeout=60)
+    assert lock == 1
+
+def test_g():
+    assert abs(5) == 5
+
+if __name__ == "__main__":
+    for name, test in sorted(globals().copy().items()):
+        if name.startswith("test") and name.endswith("_"):
+            test()
+"""
+
+
+def test_copies_end_in_time_and_never_fail_their_run(tmp_path: Path) -> None:
+    copies = [*copies_of(BLOCKED, "test_m.py::test_f")[:1], *copies_of(BLOCKED, "test_m.py::test_g")[:1]]
+    (text,) = write_notes(copies, {"test_m.py": BLOCKED.encode()}).values()
+    (tmp_path / "test_m.py").write_bytes(text.replace(b"limit(3.0)", b"limit(0.01)"))
+    env = {**os.environ, NOTES: str(tmp_path / "notes")}
+    subprocess.run([sys.executable, "test_m.py"], cwd=tmp_path, env=env, check=True, timeout=60)
+    blocked, other = read_notes((tmp_path / "notes").read_text(), 2)
+    assert (blocked.begun, blocked.ended) == (True, False)
+    assert (other.ended, other.values) == (True, {"0": "6"})
+
+
+def test_test_patches_that_cannot_be_changed_are_refused() -> None:
+    data = {"test_m.py": b"x = 2\n"}
+    plain = "--- a/data.json\n+++ b/data.json\n@@ -0,0 +1 @@\n+1\n"
+    renamed = "diff --git a/test_a.py b/test_m.py\nsimilarity index 50%\nrename from test_a.py\nrename to test_m.py\n"
+    for patch, why in ((plain, "without a line of 'diff --git'"), (renamed, "renames test_m.py")):
+        with pytest.raises(TaskError, match=why):
+            put_tests(Oracle(fail_to_pass=("a",), test_patch=patch), {}, data)
+    other = file_diff("data.json", b"", b"1\n", None, MODE)
+    changed = put_tests(Oracle(fail_to_pass=("a",), test_patch=other), {}, data)
+    assert changed.test_patch == other + file_diff("test_m.py", None, data["test_m.py"], None, MODE)
 
 
 def test_what_cannot_be_audited_is_told() -> None:
@@ -632,6 +699,19 @@ def test_the_run_without_work_does_not_take_back_what_the_run_with_gold_found() 
     runs = Unseen(lambda names, clock, _: breaks("order", "b", names=names, clock=clock))
     found = Stability(runs, run_of(), run_of(gold=False), oracle, Findings()).find()  # type: ignore[arg-type]
     assert (found["conditions"]["order"], found["unstable"]) == ("changed", {"b": ("order",)})
+
+
+def test_new_tests_must_hold_under_every_condition() -> None:
+    def changing(name: str, seen: dict[str, object], *new: str) -> set[str]:
+        runs = Runs(lambda names, clock, _: run_of(*(["b"] if name in names or clock else ()), seen=seen))
+        oracle = Oracle(gold_patch="gold", fail_to_pass=("a",), pass_to_pass=("b", "c"))
+        return Stability(runs, run_of(), run_of(gold=False), oracle, Findings()).find_changing(new)  # type: ignore[arg-type]
+
+    assert changing("clock", OTHER, "b", "c") == {"b"}  # an hour breaks it too
+    assert changing("clock", OTHER, "c") == set()
+    assert changing("zone", OTHER) == {"b"}
+    with pytest.raises(TaskError, match="is not known: user is not tried: the process of the tests sees no change"):
+        changing("", {**OTHER, "user": 1})
 
 
 def test_wrong_solutions_pass_without_the_tests_that_are_left_out() -> None:
