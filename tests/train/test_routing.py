@@ -135,6 +135,24 @@ def test_a_weight_sync_leaves_out_servers_that_are_down() -> None:
     assert [one.versions for one in servers] == [[2, -1], [1, 2, -1]]
 
 
+class Told(Cached):
+    """A server of another backend, whose generator wants to know when the trainer learns."""
+
+    told = 0
+
+    def begin_learning(self) -> None:
+        self.told += 1
+
+
+def test_servers_that_have_the_weights_are_told_of_learning() -> None:
+    servers = [Told(), Told(), Told()]
+    servers[0].up = False
+    generator = RoutedGenerator([*servers, Cached()])
+    generator.sync_weights(1)
+    generator.begin_learning()
+    assert [one.told for one in servers] == [0, 1, 1]
+
+
 class Returning(Cached):
     """A server that answers again when it is asked a third time whether it does."""
 
