@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from random import Random
 
-from ..errors import GradingError, TaskError, UsageError
+from ..errors import FileError, GradingError, TaskError, UsageError
 from ..sandboxes import Sandbox
 from ..types import CounterTests, ExecResult, JsonObject, Task, TestStatus, Verdict
 from . import GRADERS
@@ -160,16 +160,16 @@ class Judge:
             self.options = self.options.knowing(found.passing, found.returned)
         try:
             return self._judge(fresh)
-        except GradingError as error:
-            if error.reason != "unknown":  # the gold patch has shown that the machine is to blame
+        except (GradingError, FileError) as error:  # work may fill the disk, or take folders away
+            if isinstance(error, GradingError) and error.reason != "unknown":  # gold has shown: it is the machine
                 raise
         self._run_without_work()
         self._whole, self._kept = None, ()  # what was found stays: work could break off where it is about to lose
         try:
             with self.stage.open_fresh() as again:
                 return self._judge(again)
-        except GradingError as error:
-            if error.reason != "unknown":
+        except (GradingError, FileError) as error:
+            if isinstance(error, GradingError) and error.reason != "unknown":
                 raise
             return self._refusal(NOT_RUN).model_copy(update={"log": str(error)[-LOG_CHARS:]})
 

@@ -427,9 +427,7 @@ def apply_patch(patch: Patch, sandbox: Sandbox) -> None:
     names = b"\0".join(change.path.encode() for change in patch.changes)
     removal = sandbox.exec(["xargs", "-0", "rm", "-rf", "--"], stdin=names, merge=True)
     if not removal.ok:
-        raise SandboxError(
-            f"cannot remove files of a fresh workspace: {removal.describe()}", detail=removal.text[-2000:]
-        )
+        raise FileError(f"cannot remove files of a fresh workspace: {removal.describe()}", detail=removal.text[-2000:])
     sandbox.put_tar("", _tar(patch))
 
 

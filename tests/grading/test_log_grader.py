@@ -352,8 +352,9 @@ def test_work_that_breaks_the_run_is_not_resolved(work: str, log_task: Task, ope
     [
         {"words/cases.py": "import os\nos._exit(127)\n"},
         {"setup.py": "import os\nos.kill(os.getppid(), 9)\n"},
+        {"setup.py": "import os\nos.rename('/tmp', '/tmq')\nopen('/tmp', 'w')\n"},
     ],
-    ids=["no such command", "ends the script"],
+    ids=["no such command", "ends the script", "takes a folder away"],
 )
 def test_work_that_keeps_the_tests_from_running_is_not_resolved(
     work: dict[str, str], log_task: Task, open_box: OpenBox

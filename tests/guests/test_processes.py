@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -36,6 +37,50 @@ def test_a_process_that_is_gone_has_no_row_and_takes_no_signal() -> None:
     assert processes.look_up(process.pid) is None
     assert processes.children(process.pid) == []
     processes.send_signal([process.pid], signal.SIGKILL)
+
+
+HALF_ENDED = """
+import ctypes, os, threading
+def tell():
+    while b") Z" not in open("/proc/self/stat", "rb").read():
+        pass
+    os.write(1, b"!")
+    threading.Event().wait(60)
+threading.Thread(target=tell).start()
+ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_alive_and_uses_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", HALF_ENDED], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.read(1) == b"!"
+        assert process.pid in processes.below_us(processes.processes())
+        assert processes.mapped(process.pid) > 1 << 20
+        process.kill()
+
+
+CHAIN = """
+import os
+from swe_gym.guests.runner.loop import Loop
+from swe_gym.guests.runner.processes import Reaper
+looks = []
+def find():
+    looks.append(1)
+    if len(looks) <= 4:
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return ()
+Reaper(Loop(0, 1)).kill_all(find, lambda pid: True)
+print(len(looks))
+"""
+
+
+def test_a_look_in_which_an_orphan_ended_does_not_prove_that_none_is_left() -> None:
+    done = subprocess.run([sys.executable, "-c", CHAIN], capture_output=True, check=True, timeout=30, text=True)
+    assert done.stdout == "7\n"  # three quiet looks after the last link
 
 
 def test_a_capture_keeps_head_and_tail() -> None:

@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Callable, Iterator, NoReturn
 
-from ..runner.processes import below_us, processes, send_signal
+from ..runner.processes import below_us, children, processes, send_signal
 from ..seccomp import restrict_calls
 from . import linux
 from .layers import copy_tree
@@ -100,6 +100,7 @@ def supervise(child: int, config: linux.Config, asked: socket.socket) -> "NoRetu
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the runner's pid may be reused from now on
     for _ in range(1000):
         send_signal(below_us(processes()), signal.SIGKILL)
+        send_signal(children(os.getpid()), signal.SIGKILL)  # a chain of forks ends before a look is over
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:

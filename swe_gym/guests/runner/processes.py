@@ -40,25 +40,31 @@ def boot_ticks() -> int:
 
 
 def look_up(pid: int) -> "Row | None":
-    """Return the row of a process, or None if it is gone or a zombie."""
+    """Return the row of a process, or None if it is gone or a zombie. One whose first thread alone ended lives on."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in (b"Z", b"X") else (int(fields[1]), int(fields[19]), int(fields[3]))
+    ended = fields[0] in (b"Z", b"X") and int(fields[17]) < 2  # threads
+    return None if ended else (int(fields[1]), int(fields[19]), int(fields[3]))
 
 
 def children(pid: int) -> "list[int]":
     """Return the direct children of a process. Empty if it is gone or the kernel lists no children."""
     found = []
-    try:
-        for task in os.listdir("/proc/%d/task" % pid):
-            with open("/proc/%d/task/%s/children" % (pid, task)) as file:
-                found += [int(child) for child in file.read().split()]
-    except OSError:
-        pass
+    for task in tasks(pid):
+        with contextlib.suppress(OSError), open("/proc/%d/task/%s/children" % (pid, task)) as file:
+            found += [int(child) for child in file.read().split()]
     return found
+
+
+def tasks(pid: int) -> "list[str]":
+    """Return the threads of a process. Each may end before it is asked: the others must be asked still."""
+    try:
+        return os.listdir("/proc/%d/task" % pid)
+    except OSError:
+        return []
 
 
 def processes() -> "Table":
@@ -211,6 +217,13 @@ class Reaper:
             if table[pid][1] >= leader.started_ticks and table[pid][2] not in self.sessions
         }
 
+    def is_others(self, leader: Leader, pid: int) -> bool:
+        """Whether a child of ours does not belong to a leader, as far as one look tells."""
+        row = look_up(pid)
+        if row is None or self.leaders.get(pid, leader) is not leader:
+            return True
+        return row[1] < leader.started_ticks or pid in leader.earlier or row[2] in self.sessions
+
     def remember_session(self, pid: int) -> None:
         """Note whether a command that ended left something running in its own session."""
         try:
@@ -221,27 +234,48 @@ class Reaper:
 
     def kill_strays(self, leaders: bool = False) -> None:
         """Kill everything below us that belongs to no leader, or everything."""
-        self.kill_all(lambda: below_us(processes(), spared=[] if leaders else list(self.leaders)))
+        spared = [] if leaders else list(self.leaders)
+        if os.getpid() == 1 and not spared:
+            self.kill_everyone()
+        else:
+            self.kill_all(lambda: below_us(processes(), spared), spared.__contains__)
+
+    def kill_everyone(self) -> None:
+        """Kill all other processes at once, which none can outrun, until none is left. Only PID 1 may."""
+        end = time.monotonic() + LONGEST_KILL
+        while time.monotonic() < end:
+            try:
+                os.kill(-1, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+            if not self.reap():
+                time.sleep(0.001)
 
     def kill_tree(self, leader: Leader) -> None:
         """Kill a leader's tree until nothing of it is left; it may fork while we look."""
-        self.kill_all(lambda: self.victims(leader))
+        self.kill_all(lambda: self.victims(leader), lambda pid: self.is_others(leader, pid))
 
-    def kill_all(self, find: "Callable[[], Iterable[int]]") -> None:
-        """Kill what `find` finds, again and again, until it finds nothing or time is up."""
+    def kill_all(self, find: "Callable[[], Iterable[int]]", spares: "Callable[[int], bool]") -> None:
+        """Kill what `find` finds, again and again, until it finds nothing or time is up.
+
+        A chain of processes, each of which starts the next one and ends, slips through looks, but each link ends as an
+        orphan of ours. So a look in which one ended proves nothing, and its next link is killed as soon as it is read.
+        """
         with held():
             quiet = looks = 0
             end = time.monotonic() + LONGEST_KILL
             while time.monotonic() < end or looks < FEWEST_LOOKS:
                 looks += 1
                 victims = find()
-                quiet = 0 if victims else quiet + 1
-                if quiet == 3:  # a process that keeps forking may slip through a single look
-                    self.reap()  # the last zombies still count against the limit of processes
-                    return
                 send_signal(victims, signal.SIGSTOP)  # a stopped tree cannot outrun us
                 send_signal(victims, signal.SIGKILL)
-                if not self.reap():
+                ended = self.reap()  # the last zombies still count against the limit of processes
+                quiet = 0 if victims or ended else quiet + 1
+                if quiet == 3:
+                    return
+                if ended:
+                    send_signal((pid for pid in children(os.getpid()) if not spares(pid)), signal.SIGKILL)
+                else:
                     time.sleep(0.001)  # give the kernel the moment that it needs to end them
             if os.getpid() == 1:  # it forks faster than we look: kill all processes of the sandbox at once
                 send_signal([-1], signal.SIGKILL)
@@ -294,9 +328,20 @@ def mapped(pid: int) -> int:
 
 
 def pages(pid: int) -> "list[int]":
-    """Return the sizes of a process in pages: reserved, in memory, and of files; zeros if it is gone."""
+    """Return the sizes of a process in pages: reserved, in memory, and of files; zeros if it is gone.
+
+    A first thread that has ended alone shows nothing; the others do.
+    """
+    sizes = read_pages("/proc/%d" % pid)
+    if not sizes[1]:
+        sizes = max((read_pages("/proc/%d/task/%s" % (pid, task)) for task in tasks(pid)), default=sizes)
+    return sizes
+
+
+def read_pages(folder: str) -> "list[int]":
+    """Return the sizes of one thread's process; zeros if the thread is gone."""
     try:
-        with open("/proc/%d/statm" % pid) as file:
+        with open(folder + "/statm") as file:
             return [int(word) for word in file.read().split()]
     except OSError:
         return [0, 0, 0]

@@ -25,7 +25,7 @@ from .commands import Commands
 from .files import get_tar, list_files, put_tar, read_file, write_file
 from .forwards import Forwards
 from .loop import Loop
-from .processes import Memory, Reaper, below_us, processes
+from .processes import Memory, Reaper
 from .snapshots import Snapshots
 from .terminals import Terminals
 
@@ -114,4 +114,4 @@ def serve_standard_streams(
     try:
         runner.loop.run()
     finally:
-        runner.reaper.kill_all(lambda: below_us(processes()))
+        runner.reaper.kill_strays(leaders=True)

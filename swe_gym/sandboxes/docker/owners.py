@@ -56,8 +56,9 @@ def owner(pid: int | None = None) -> str:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    state, start = fields[0], fields[19]
-    return "" if state in "ZX" else f"{socket.gethostname()}/{boot}/{namespace}/{pid}/{start}"
+    state, threads, start = fields[0], int(fields[17]), fields[19]
+    ended = state in "ZX" and threads < 2  # else only its first thread has ended
+    return "" if ended else f"{socket.gethostname()}/{boot}/{namespace}/{pid}/{start}"
 
 
 def labels(sandbox: str, ttl: float) -> dict[str, str]:

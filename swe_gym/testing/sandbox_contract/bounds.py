@@ -2,6 +2,7 @@
 
 import hashlib
 import resource
+import struct
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +35,25 @@ while time.time() < end:
     os.setsid()
     time.sleep(0.01)
 """
+
+X86_CHAIN = bytes.fromhex(
+    "bb204e00006a015889c7488d350000000089c20f05"  # 20000 times: write a byte
+    "6a39580f0585c078f77504ffcb75e1"  # fork, until it succeeds; the child goes on
+    "6a3c5831ff0f05"  # end
+)
+"""Machine code whose processes live for less time than a look takes. They need no memory that a fork would copy."""
+
+HALF_ENDED = """
+import ctypes, os, threading, time
+def work():
+    for _ in range(3000):
+        time.sleep(0.01)
+        os.write(1, b".")
+os.setsid()
+threading.Thread(target=work).start()
+ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+"""
+"""Its first thread ends, alone: the list of processes shows a zombie."""
 
 DAEMON = """
 import os, sys, time
@@ -167,6 +187,42 @@ def kills_what_runs_away(make: Opener, sandbox: Sandbox) -> None:
     run_into_timeout(make, sandbox, command)
     left = processes_inside(sandbox, marker) + processes_inside(sandbox, marker)
     assert not left, "a process that forks endlessly survived the timeout"
+
+
+def program_of(code: bytes) -> bytes:
+    """Return a program for Linux on x86-64 that is this machine code alone."""
+    size, base = 120 + len(code), 1 << 22
+    kind = b"\x7fELF\x02\x01\x01"
+    head = struct.pack("<16sHHIQQQIHHHHHH", kind, 2, 62, 1, base + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    return head + struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 4096) + code
+
+
+def check_beats_end(make: Opener, sandbox: Sandbox, program: str, tries: int) -> None:
+    """Assert that neither `end_processes` nor a timeout leaves a program alive that prints without end."""
+    command = f"{program} >beats 2>&1 & until [ -s beats ]; do sleep 0.01; done"
+    for number in range(2 * tries):
+        if number % 2:
+            run_into_timeout(make, sandbox, f"{command}; sleep 60", timeout=0.5)
+        else:
+            ok(sandbox.exec(command, timeout=20))
+            sandbox.end_processes()
+        before = sandbox.read_file("beats")
+        ok(sandbox.exec("sleep 0.1"))
+        assert sandbox.read_file("beats") == before, f"it survived {'a timeout' if number % 2 else 'end_processes'}"
+
+
+@case("deadlines", "hostile")
+def kills_a_chain_of_forks(make: Opener, sandbox: Sandbox) -> None:
+    """Processes that each start the next one and end at once are dead after `end_processes` and after a timeout."""
+    if ok(sandbox.exec("uname -m")).text == "x86_64\n":
+        sandbox.write_file("chain", program_of(X86_CHAIN), mode=0o755)
+        check_beats_end(make, sandbox, "setsid ./chain", tries=2)
+
+
+@case("deadlines", "hostile")
+def kills_what_half_ended(make: Opener, sandbox: Sandbox) -> None:
+    """A process whose first thread has ended, and is listed as a zombie, is dead too."""
+    check_beats_end(make, sandbox, f"python3 -c '{HALF_ENDED}'", tries=1)
 
 
 @case("deadlines", "hostile")

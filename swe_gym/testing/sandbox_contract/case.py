@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from ...errors import FileError, SandboxLost
@@ -195,16 +196,16 @@ def new_marker() -> str:
 
 
 _FIND_PROCESSES = """
-import os, sys
-marker = sys.stdin.buffer.read()
-for name in os.listdir("/proc"):
-    if name.isdigit() and int(name) != os.getpid():
-        try:
-            with open("/proc/%s/cmdline" % name, "rb") as file:
-                if marker in file.read():
-                    print(name)
-        except OSError:
-            pass
+import glob, os, sys
+marker, found = sys.stdin.buffer.read(), set()
+for path in glob.glob("/proc/[0-9]*/task/*/cmdline"):  # the first thread may have ended alone, and shows nothing
+    try:
+        with open(path, "rb") as file:
+            if marker in file.read() and path.split("/")[2] != str(os.getpid()):
+                found.add(path.split("/")[2])
+    except OSError:
+        pass
+print(*found)
 """
 
 
@@ -215,12 +216,12 @@ def processes_inside(sandbox: Sandbox, marker: str) -> list[str]:
 
 def processes_here(marker: str) -> list[str]:
     """Return this machine's pids of such processes; none for remote backends."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
-            if marker.encode() in file.read():
-                found.append(name)
-    return found
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/task/*/cmdline"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in path.read_bytes():
+                found.add(path.parts[2])
+    return sorted(found)
 
 
 def demand_isolation(sandbox: Sandbox, why: str, level: str = "namespace") -> None:
