@@ -41,7 +41,7 @@ from .audit_checks import (
 from .audit_variants import ChangedFile, Variant, break_hunk, make_variants, split_sections
 from .hardening import (
     NOTES,
-    NewTest,
+    Copy,
     Seen,
     choose_tests,
     find_originals,
@@ -760,7 +760,7 @@ class _Hardening:
             wanted = [one for one in wanted if one.test in useful]
         raise TaskError("no test with other values tells a wrong solution from gold, and is stable")
 
-    def _choose(self) -> list[NewTest]:
+    def _choose(self) -> list[Copy]:
         """Return tests whose values tell wrong solutions from gold."""
         noted = self._with_files(write_notes(self._copies, self._tests), self._task)
         gold = [self._probe.watch(noted, noted.oracle.gold_patch, len(self._copies), seed) for seed in SEEDS]
@@ -782,7 +782,7 @@ class _Hardening:
         changed = {path: data for path, data in files.items() if data != self._tests[path]}
         return task.model_copy(update={"oracle": put_tests(task.oracle, self._before, changed)})
 
-    def _put(self, wanted: Sequence[NewTest]) -> Task:
+    def _put(self, wanted: Sequence[Copy]) -> Task:
         """Return the task with new tests, which must keep passing."""
         task = self._with_files(write_tests(wanted, self._tests), self._task)
         kept = (*task.oracle.pass_to_pass, *(one.test for one in wanted))

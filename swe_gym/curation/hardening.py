@@ -9,6 +9,7 @@ import ast
 import contextlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
@@ -34,8 +35,12 @@ MODE = 0o100644
 BEGUN, ENDED, UNKNOWN = "begun", "ended", "?"
 
 HELPER = f"""
-def _note_value(copy, site, value=None, path=__import__("os").environ.get({NOTES!r})):
+def _note_value(copy, site, value=None, path=__import__("os").environ.get({NOTES!r}), seen=set()):
     import json
+
+    if (copy, site) in seen and site != {BEGUN!r}:
+        raise RuntimeError("passed twice")
+    seen.add((copy, site))
 
     def is_plain(one):
         if type(one) in (list, tuple):
@@ -64,8 +69,8 @@ def _note_copy(copy):
     def decorate(function):
         @functools.wraps(function)
         def run(*args, **kwargs):
-            _note_value(copy, {BEGUN!r})
             try:
+                _note_value(copy, {BEGUN!r})
                 limit(3.0)
                 function(*args, **kwargs)
                 limit(0)
@@ -124,29 +129,34 @@ class Original(NamedTuple):
         """Its function."""
         return self.source.functions[self.names]
 
-    def rename(self, name: str) -> str:
-        """Return the id of a test of another name beside this one."""
-        old = re.escape(self.names[-1])
-        return re.sub(rf"^{old}(?= \()|(?<=[.:]){old}(?=\)?$)|^{old}$", name, self.test)
-
 
 class Copy(NamedTuple):
-    """A changed copy of a test.
+    """A changed copy of a test. It becomes a new one by a name and values.
 
     Attributes:
         original: The test.
         edit: The change.
+        name: Name of its function.
+        values: Number of a comparison -> what it expects, as text.
     """
 
     original: Original
     edit: TextEdit
+    name: str = "_"
+    values: Mapping[str, str] = {}
 
-    def text(self, name: str, more: Iterable[TextEdit] = (), decorator: str = "") -> str:
-        """Return its function after further edits, under a name."""
+    @property
+    def test(self) -> str:
+        """Its id."""
+        old = re.escape(self.original.names[-1])
+        return re.sub(rf"^{old}(?= \()|(?<=[.:]){old}(?=\)?$)", self.name, self.original.test)
+
+    def text(self, more: Iterable[TextEdit] = (), decorator: str = "") -> str:
+        """Return its function after further edits."""
         source, function = self.original.source, self.original.function
         start, end = source.span(function)
-        place = start + len(re.match(r"def\s+", source.text(start, end))[0])  # type: ignore[index]
-        head = [TextEdit(place, place + len(function.name.encode()), name)]
+        place = start + source.text(start, end).index(function.name, 4)  # behind "def "
+        head = [TextEdit(place, place + len(function.name.encode()), self.name)]
         head += [TextEdit(start, start, f"{decorator}\n{source.before(function)}")] if decorator else []
         return source.cut(_begin(source, function), end, [self.edit, *more, *head])
 
@@ -157,7 +167,7 @@ class Seen(NamedTuple):
     Attributes:
         begun: Whether it began.
         ended: Whether it came to its end.
-        values: Sites that it passed once -> the plain value there, as text.
+        values: Number of a comparison that it passed once -> the plain value there, as text.
     """
 
     begun: bool = False
@@ -167,25 +177,6 @@ class Seen(NamedTuple):
     def differs(self, gold: "Seen") -> bool:
         """Whether a test that asserts the values of gold fails here."""
         return self.begun and (not self.ended or self.values != gold.values)
-
-
-class NewTest(NamedTuple):
-    """A test to add.
-
-    Attributes:
-        copy: The copy that it is made of.
-        name: Name of its function.
-        values: Site -> what it asserts.
-    """
-
-    copy: Copy
-    name: str
-    values: Mapping[str, str]
-
-    @property
-    def test(self) -> str:
-        """Its id."""
-        return self.copy.original.rename(self.name)
 
 
 # --- copies -------------------------------------------------------------------------------------------------------
@@ -253,7 +244,7 @@ def make_copies(originals: Sequence[Original], changed: Iterable[ChangedFile]) -
 def _is_python(copy: Copy) -> bool:
     head = "class _:\n" if copy.original.source.before(copy.original.function) else ""
     try:
-        parse(head + copy.text("_"))
+        parse(head + copy.text())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
@@ -363,7 +354,7 @@ def write_notes(copies: Sequence[Copy], data: Mapping[str, bytes]) -> dict[str, 
             start, end = span(check.actual)
             edits += [TextEdit(start, start, f"_note_value({number}, '{site}', "), TextEdit(end, end, ")")]
             edits += [TextEdit(*span(check.expected), "_note_value")]
-        return copy.text(f"{copy.original.names[-1]}_{number}_", edits, f"@_note_copy({number})")
+        return copy._replace(name=f"{copy.original.names[-1]}_{number}_").text(edits, f"@_note_copy({number})")
 
     return _add_below(data, [(copy.original, write(number, copy)) for number, copy in enumerate(copies)], HELPER)
 
@@ -395,25 +386,24 @@ def _add_below(data: Mapping[str, bytes], texts: Sequence[tuple[Original, str]],
 
 def read_notes(text: str, count: int) -> list[Seen]:
     """Return what each of a number of copies noted. Lines that are no notes do not count: any code can write them."""
-    notes: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+    notes: list[Counter[tuple[str, str]]] = [Counter() for _ in range(count)]
     for line in text.splitlines():
         try:
             one = json.loads(line)
         except (ValueError, RecursionError):  # a run that was cut off
             continue
         if isinstance(one, list) and [*map(type, one)] == [int, str, str] and 0 <= one[0] < count:
-            notes[one[0]].append((one[1], one[2]))
+            notes[one[0]][one[1], one[2]] += 1
     return [_read_one(one) for one in notes]
 
 
-def _read_one(notes: Sequence[tuple[str, str]]) -> Seen:
-    sites = [site for site, _ in notes]
-    values = {
-        site: value
-        for site, value in notes
-        if sites.count(site) == 1 and site.isdigit() and value != UNKNOWN and len(value) <= LONGEST
-    }
-    return Seen(BEGUN in sites, sites.count(BEGUN) == sites.count(ENDED) == 1, values)
+def _read_one(notes: Counter[tuple[str, str]]) -> Seen:
+    times = Counter[str]()
+    for (site, _), number in notes.items():
+        times[site] += number
+    values = {site: text for site, text in notes if times[site] == 1 and text != UNKNOWN and len(text) <= LONGEST}
+    ends = [values.pop(word, None) for word in (BEGUN, ENDED)]
+    return Seen(times[BEGUN] > 0, None not in ends, values)
 
 
 # --- new tests ------------------------------------------------------------------------------------------------------
@@ -421,7 +411,7 @@ def _read_one(notes: Sequence[tuple[str, str]]) -> Seen:
 
 def choose_tests(
     copies: Sequence[Copy], gold: Sequence[Sequence[Seen]], base: Sequence[Seen], wrong: Sequence[Sequence[Seen]]
-) -> list[NewTest]:
+) -> list[Copy]:
     """Return few tests that reject as many wrong solutions as possible.
 
     Those that pass without work come first, because they ask for nothing new.
@@ -441,12 +431,12 @@ def choose_tests(
         number: {index for index, one in enumerate(wrong) if one[number].differs(seen)}
         for number, seen in facts.items()
     }
-    left, found = set(range(len(wrong))), list[NewTest]()
+    left, found = set(range(len(wrong))), list[Copy]()
     while left and len(found) < MOST_TESTS:
         number = max(rejects, key=lambda one: (len(rejects[one] & left), base[one] == facts[one], -one), default=-1)
         if number < 0 or not rejects[number] & left:
             break
-        found.append(NewTest(copies[number], _name(copies[number], found), facts[number].values))
+        found.append(copies[number]._replace(name=_name(copies[number], found), values=facts[number].values))
         left -= rejects[number]
     return found
 
@@ -457,25 +447,24 @@ def _is_sure(original: Original, seen: Seen) -> bool:
     return seen.ended and bool(wanted) and wanted == {site: _type_of(text) for site, text in seen.values.items()}
 
 
-def _name(copy: Copy, others: Sequence[NewTest]) -> str:
+def _name(copy: Copy, others: Sequence[Copy]) -> str:
     known = {names[-1] for names in copy.original.source.functions} | {one.name for one in others}
     names = (f"{copy.original.names[-1]}_variation_{number}" for number in range(1, len(known) + 2))
     return next(name for name in names if name not in known)
 
 
-def write_tests(tests: Sequence[NewTest], data: Mapping[str, bytes]) -> dict[str, bytes]:
+def write_tests(tests: Sequence[Copy], data: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the test files with new tests.
 
     Raises:
         TaskError: A file is no Python then.
     """
 
-    def write(test: NewTest) -> str:
-        span, checks = test.copy.original.source.span, find_checks(test.copy.original)
-        edits = [TextEdit(*span(checks[int(site)].expected), text) for site, text in test.values.items()]
-        return test.copy.text(test.name, edits)
+    def write(test: Copy) -> str:
+        span, checks = test.original.source.span, find_checks(test.original)
+        return test.text(TextEdit(*span(checks[int(site)].expected), text) for site, text in test.values.items())
 
-    return _add_below(data, [(test.copy.original, write(test)) for test in tests])
+    return _add_below(data, [(test.original, write(test)) for test in tests])
 
 
 def put_tests(oracle: Oracle, before: Mapping[str, bytes | None], after: Mapping[str, bytes]) -> Oracle:

@@ -20,7 +20,6 @@ from swe_gym.curation.audit_variants import ChangedFile, break_hunk, make_varian
 from swe_gym.curation.hardening import (
     NOTES,
     Copy,
-    NewTest,
     Original,
     choose_tests,
     find_originals,
@@ -32,7 +31,7 @@ from swe_gym.curation.hardening import (
 )
 from swe_gym.errors import GradingError, TaskError, UsageError
 from swe_gym.grading.conditions import surround_plan
-from swe_gym.grading.counter import Source
+from swe_gym.grading.counter import Source, TextEdit
 from swe_gym.grading.diff import file_diff
 from swe_gym.grading.plan import read_plan
 from swe_gym.guests import bundle
@@ -389,7 +388,9 @@ def copies_of(text: str, *tests: str) -> list[Copy]:
 def test_copies_change_one_value_and_compare_as_the_original_does() -> None:
     copies = copies_of(COPIED, *IDS)
     assert {copy.original.test for copy in copies} == {COMPARED}
-    tests = [NewTest(copy, f"test_{number}", {"0": "[5]", "1": "None"}) for number, copy in enumerate(copies)]
+    tests = [
+        copy._replace(name=f"test_{number}", values={"0": "[5]", "1": "None"}) for number, copy in enumerate(copies)
+    ]
     (text,) = write_tests(tests, {"test_m.py": COPIED.encode()}).values()
     parts = text.decode().split("\n\n")
     shown = [part for part in parts if re.match(r"  def test_\d+\(", part)]
@@ -424,7 +425,8 @@ def test_tests_with_any_indentation_are_copied() -> None:
     ],
 )
 def test_a_new_test_is_named_as_its_original(old: str, new: str) -> None:
-    assert Original(old, "test_m.py", ("T", "test_m"), Source(b"")).rename("new") == new
+    original = Original(old, "test_m.py", ("T", "test_m"), Source(b""))
+    assert Copy(original, TextEdit(0, 0, ""), "new").test == new
 
 
 def noted(*values: str) -> str:
@@ -435,7 +437,7 @@ def noted(*values: str) -> str:
 def test_only_plain_values_that_stay_equal_are_asserted() -> None:
     copies = copies_of("import m\n\ndef test_f():\n    assert m.f(1) == 1\n", "test_m.py::test_f")[:1]
 
-    def choose(*gold: str, wrong: str = noted("7")) -> list[NewTest]:
+    def choose(*gold: str, wrong: str = noted("7")) -> list[Copy]:
         seen = [read_notes(text, 1) for text in (*gold, wrong)]
         return choose_tests(copies, seen[:-1], seen[0], seen[-1:])
 
@@ -465,6 +467,10 @@ def test_f():
 def test_g():
     assert abs(5) == 5
 
+def test_h():
+    for _ in range(2):
+        assert abs(5) == 5
+
 if __name__ == "__main__":
     for name, test in sorted(globals().copy().items()):
         if name.startswith("test") and name.endswith("_"):
@@ -473,13 +479,13 @@ if __name__ == "__main__":
 
 
 def test_copies_end_in_time_and_never_fail_their_run(tmp_path: Path) -> None:
-    copies = [*copies_of(BLOCKED, "test_m.py::test_f")[:1], *copies_of(BLOCKED, "test_m.py::test_g")[:1]]
+    copies = [copies_of(BLOCKED, f"test_m.py::{name}")[0] for name in ("test_f", "test_g", "test_h")]
     (text,) = write_notes(copies, {"test_m.py": BLOCKED.encode()}).values()
     (tmp_path / "test_m.py").write_bytes(text.replace(b"limit(3.0)", b"limit(0.01)"))
     env = {**os.environ, NOTES: str(tmp_path / "notes")}
     subprocess.run([sys.executable, "test_m.py"], cwd=tmp_path, env=env, check=True, timeout=60)
-    blocked, other = read_notes((tmp_path / "notes").read_text(), 2)
-    assert (blocked.begun, blocked.ended) == (True, False)
+    blocked, other, twice = read_notes((tmp_path / "notes").read_text(), 3)
+    assert (blocked.begun, blocked.ended) == (twice.begun, twice.ended) == (True, False)
     assert (other.ended, other.values) == (True, {"0": "6"})
 
 
