@@ -365,10 +365,11 @@ class Planned:
 
 def plan_task(task: Task, open_box: Opener, knowledge: Knowledge) -> Planned:
     """Plan the counter-tests of a task in a sandbox without its environment."""
-    oracle, found = task.oracle, known(task)
-    options = knowledge.options(task).knowing(found.passing, found.returned)
+    oracle = task.oracle
     starting = oracle.fail_to_pass or [test for test, end in oracle.expected.items() if end is TestStatus.PASSED]
     with open_box(task.model_copy(update={"python": None})) as sandbox:
+        found = known(task, sandbox.image_digest)
+        options = knowledge.options(task).knowing(found.passing, found.returned)
         apply_diff(sandbox, oracle.test_patch, what="the test patch")
         for path, text in oracle.test_files.items():
             sandbox.write_file(path, text.encode())

@@ -120,8 +120,8 @@ class CounterGroup:
         rows: The texts, in the order in which twins play them.
         original: The text of every other play. It is one of `rows`, unless statements are proven alone.
         cover: The text that lies on disk while twins play: none of theirs, if the functions have that many.
-        effective: Number of texts among which only a guess finds the original: if statements are proven alone, that of
-            the statement with the fewest.
+        effective: Number of texts among which only a guess finds the original, also for work that is right but for one
+            statement. Functions that change together have 1: work that is right in one of them knows its texts.
         starts: Whether a test of the group must start passing.
         forks: Whether twins can play the group. If not, a second run proves it.
     """
@@ -414,7 +414,7 @@ class _Drawing:
             rows=tuple(rows),
             original=original,
             cover=_row(covers, extras) if len(covers) == len(drawn) else self.rng.choice(rows),
-            effective=min([len(rows), *map(attrgetter("effective"), drawn)]),
+            effective=min(len(rows), drawn[0].effective) if len(places) == 1 else 1,
             starts=starts,
             forks=not any(map(self._is_nested, places)) and not set(tests).intersection(self.options.unforkable),
         )

@@ -154,6 +154,10 @@ Row: TypeAlias = tuple[int, int, list[Feature]]
 """Rank and line of a statement, and its features."""
 
 
+Forms: TypeAlias = dict[tuple[TextEdit, str], TextEdit]
+"""A change, and the kind of one that values may forgive -> the change with this one made in it."""
+
+
 class Text(NamedTuple):
     """A text of a function.
 
@@ -181,9 +185,9 @@ class Drawn(NamedTuple):
     Attributes:
         texts: The texts that twins play, in random order. If statements are proven alone, right work passes some.
         cover: One more text, for the files; None if the function has no more.
-        effective: Number of texts, with the original, among which only a guess finds the original: opposites, changes
-            of what wrong work passes, and changes that a reader can recognise do not count. If statements are proven
-            alone, it is that of the statement with the fewest.
+        effective: Number of texts, with the original, among which only a guess finds the original, also for work that
+            is right but for one statement: see `_count_alike`. Opposites, changes of what wrong work passes, and
+            changes that a reader can recognise do not count.
         common: Edits of all texts, except of those with another one at their place.
     """
 
@@ -228,12 +232,41 @@ def draw_texts(
     """
     found = _draw_rows(function, source, rng, (count, set(unfit), returned or {}, issue), shares=shares)
     known = {*passing, THE_END} if passing else set()
+    softenings = _softenings(function, source) if alone else {}
+    drawn = _draw_found(found, known, softenings, source, rng, count, room)
+    return drawn._replace(effective=min(drawn.effective, _count_alike(drawn, found, known)))
+
+
+def _count_alike(drawn: Drawn, found: Iterable[tuple[int, Sequence[Feature]]], known: Collection[int]) -> int:
+    """Count the texts, with the original, that are like it but for one statement: of the statement with the fewest.
+
+    Work that is right but for this statement knows all other texts. Statements that wrong work passes do not count, nor
+    do those of which a reader can tell each change from the original.
+    """
+    natural: dict[int, set[TextEdit]] = {}
+    for line, row in found:
+        edits = {edit for feature in row if not feature.rank for edit in feature.edits}
+        if edits and line not in known:
+            natural.setdefault(line, set()).update(edits)
+    counts = [sum(edits.issuperset(text.edits) for text in drawn.texts) for edits in natural.values()]
+    return 1 + min(counts, default=0)
+
+
+def _draw_found(
+    found: Sequence[tuple[int, list[Feature]]],
+    known: Collection[int],
+    softenings: Mapping[int, TextEdit],
+    source: Source,
+    rng: Random,
+    count: int,
+    room: int,
+) -> Drawn:
+    """Draw texts of statements, each with its line, of which wrong work is known to pass some."""
     told = [features for line, features in found if line in known]
     rows = [features for line, features in found if line not in known]
-    softenings = _softenings(function, source) if alone else {}
     separate: dict[int, list[Feature]] = {}
     for line, row in found:
-        if line in softenings.keys() - known and not min(map(attrgetter("rank"), row)):
+        if line in softenings.keys() - {*known} and not min(map(attrgetter("rank"), row)):
             separate.setdefault(line, row)
     others = [row for line, row in found if line not in (*separate, THE_END)]
     room_alone = room - (max(1, count // TOLD_SHARE) if others else 0)
@@ -243,7 +276,8 @@ def draw_texts(
             softening = {edit for text in drawn.texts for edit in text.softening}
             drawn = drawn._replace(texts=_with_told(drawn, others, rng, count, softening))
         return drawn._replace(common=tuple(_common(drawn, rows, source)))
-    drawn = _draw_texts(rows or told, rng, count, max(count, room))
+    room_apart = max(count, room - (max(1, count // TOLD_SHARE) if told else 0))
+    drawn = _draw_grid(rows, rng, count, room_apart) or _draw_texts(rows or told, rng, count, max(count, room))
     drawn = drawn._replace(common=tuple(_common(drawn, rows or told, source)))
     if not rows:
         return drawn._replace(effective=1)
@@ -478,6 +512,73 @@ def _draw_paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int, roo
         more = [_text(corner) for corner in corners[bases - 1 :]]
         return _choose_cover(texts, more, min(count, len(picked) * natural), len(texts) + 1)
     return None
+
+
+def _draw_grid(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn | None:
+    """Draw all combinations of some values of several statements.
+
+    Work that is right but for one of them guesses among all values of this one. Each text also comes with one change of
+    each kind that values may forgive: see `_draw_paired`. Return None if there are too few texts or statements.
+    """
+    forgiven = _find_forgiven(rows)
+    rng.shuffle(forgiven)
+    for added in [*_find_sets(forgiven)] or [[]]:
+        forms: Forms = {}
+        chosen = _choose_grid(rows, added, forms, rng, room // (1 + len(added)))
+        effective = min(count, _size(chosen) * (1 + sum(not feature.rank for feature in added)))
+        if len(chosen) < 2 or effective < count // 2:
+            continue
+        played = [replace(feature, edits=feature.edits[: feature.most]) for feature in chosen]
+        corners = _corners(played)
+        texts = [
+            *map(_text, corners),
+            *[_text_with(change, corner, forms) for corner in ((), *corners) for change in added],
+        ]
+        spare = [(one, edits) for one in chosen if (edits := one.edits[one.most :] or rng.choice(((), one.edits)))]
+        cover = [(one, rng.choice(edits)) for one, edits in spare]
+        more = [_text(cover)] if any(one.size <= len(one.edits) for one in chosen) else []
+        drawn = _choose_cover(rng.sample(texts, len(texts)), more, effective, len(texts) + 1)
+        return _with_each_kind(drawn, rows, rng, room)
+    return None
+
+
+def _choose_grid(
+    rows: Sequence[Sequence[Feature]], added: Sequence[Feature], forms: Forms, rng: Random, size: int
+) -> list[Feature]:
+    """Choose a feature of each of as many statements as possible. The values of a play multiply to `size` at most.
+
+    `forms` gets each change with one of `added` made in it, if both are at the same place.
+    """
+    chosen: list[Feature] = []
+    for row in rng.sample(rows, len(rows)):
+        found = (_with_forms(feature, added, forms, rng) for feature in sorted(row, key=_order) if not feature.rank)
+        usable = (feature for feature in found if feature.edits and not _overlaps(feature, chosen, gap=1))
+        chosen += itertools.islice(usable, 2 ** (len(chosen) + 1) <= size)
+    while growing := [
+        one for one in chosen if one.size <= len(one.edits) and _size(chosen) <= size - _size(chosen) // one.size
+    ]:
+        least = min(growing, key=attrgetter("most"))
+        chosen[chosen.index(least)] = replace(least, most=least.most + 1)
+    return chosen
+
+
+def _with_forms(feature: Feature, added: Sequence[Feature], forms: Forms, rng: Random) -> Feature:
+    """A feature with the changes of a play, of which each allows all of `added`."""
+    kinds = [change.kind for change in added if _overlaps(feature, [change], gap=1)]
+    edits = feature.pick(rng) if feature.kind not in FORGIVEN else ()
+    if kinds:
+        found = {edit: _forms(edit, kinds, rng) for edit in edits if feature.kind in FORMED}
+        edits = tuple([edit for edit, made in found.items() if made])
+        forms |= {(edit, kind): form for edit in edits for kind, form in zip(kinds, found[edit], strict=True)}
+    return replace(feature, edits=edits, most=1, signs=())
+
+
+def _text_with(change: Feature, corner: Sequence[tuple[Feature, TextEdit]], forms: Forms) -> Text:
+    """A text with a change that values may forgive: in another value, if one stands at its place."""
+    edits = [edit for _, edit in corner]
+    formed = [forms.get((edit, change.kind), edit) for edit in edits]
+    kinds = [*[feature.kind for feature, _ in corner], change.kind]
+    return Text((*formed, *(change.edits if formed == edits else ())), tuple(dict.fromkeys(kinds)))
 
 
 def _find_forgiven(rows: Sequence[Sequence[Feature]]) -> list[Feature]:

@@ -78,6 +78,7 @@ def test_functions_that_call_each_other_by_super_are_changed_together() -> None:
     assert {place.names for place in group.places} == {("T", "test_1"), ("V", "test_1")}
     assert all(len(row.edits) == 2 for row in group.rows)
     assert all(all(row.edits) for row in group.rows if row.kinds)
+    assert group.effective == 1, "work that is right in one of them knows its texts"
     assert len(plan(["T::test_0", "V::test_1"]).groups) == 2
 
 
