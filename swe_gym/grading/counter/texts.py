@@ -7,7 +7,8 @@ are both near the original (a letter, a case, a blank, the order, the next numbe
 
 Work that is right but for one statement knows what the others expect, so among texts of them all it recognises the
 original. So if several statements can change, each is proven alone: in its texts, it has each of its values once, and
-each of the others has one value, the same in all of them, and fails nothing.
+each of the others has one value, the same in all of them, and fails nothing. Statements that cannot be softened play all
+combinations of a few values each: then several texts are like the original but for one of them.
 """
 
 import ast
@@ -528,15 +529,17 @@ def _draw_grid(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room:
         effective = min(count, _size(chosen) * (1 + sum(not feature.rank for feature in added)))
         if len(chosen) < 2 or effective < count // 2:
             continue
-        played = [replace(feature, edits=feature.edits[: feature.most]) for feature in chosen]
+        played = [replace(feature, edits=feature.pick(rng), signs=()) for feature in chosen]
         corners = _corners(played)
         texts = [
             *map(_text, corners),
             *[_text_with(change, corner, forms) for corner in ((), *corners) for change in added],
         ]
-        spare = [(one, edits) for one in chosen if (edits := one.edits[one.most :] or rng.choice(((), one.edits)))]
-        cover = [(one, rng.choice(edits)) for one, edits in spare]
-        more = [_text(cover)] if any(one.size <= len(one.edits) for one in chosen) else []
+        left = [
+            [edit for edit in one.edits if edit not in used.edits] for one, used in zip(chosen, played, strict=True)
+        ]
+        spare = [(one, own or rng.choice([[], [*one.edits]])) for one, own in zip(chosen, left, strict=True)]
+        more = [_text([(one, rng.choice(edits)) for one, edits in spare if edits])] if any(left) else []
         drawn = _choose_cover(rng.sample(texts, len(texts)), more, effective, len(texts) + 1)
         return _with_each_kind(drawn, rows, rng, room)
     return None
@@ -563,14 +566,16 @@ def _choose_grid(
 
 
 def _with_forms(feature: Feature, added: Sequence[Feature], forms: Forms, rng: Random) -> Feature:
-    """A feature with the changes of a play, of which each allows all of `added`."""
+    """A feature with the changes in which all of `added` are possible, if they are at the same place."""
     kinds = [change.kind for change in added if _overlaps(feature, [change], gap=1)]
-    edits = feature.pick(rng) if feature.kind not in FORGIVEN else ()
-    if kinds:
-        found = {edit: _forms(edit, kinds, rng) for edit in edits if feature.kind in FORMED}
-        edits = tuple([edit for edit, made in found.items() if made])
-        forms |= {(edit, kind): form for edit in edits for kind, form in zip(kinds, found[edit], strict=True)}
-    return replace(feature, edits=edits, most=1, signs=())
+    usable = feature.kind not in FORGIVEN and (not kinds or feature.kind in FORMED)
+    kept = []
+    for place, edit in enumerate(feature.edits if usable else ()):
+        made = _forms(edit, kinds, rng) if kinds else []
+        forms.update(zip(zip(itertools.repeat(edit), kinds), made, strict=False))
+        kept += [place] * (len(made) == len(kinds))
+    signs = tuple([feature.signs[place] for place in kept if feature.signs])
+    return replace(feature, edits=tuple(map(feature.edits.__getitem__, kept)), signs=signs, most=1)
 
 
 def _text_with(change: Feature, corner: Sequence[tuple[Feature, TextEdit]], forms: Forms) -> Text:
