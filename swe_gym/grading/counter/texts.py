@@ -7,8 +7,8 @@ are both near the original (a letter, a case, a blank, the order, the next numbe
 
 Work that is right but for one statement knows what the others expect, so among texts of them all it recognises the
 original. So if several statements can change, each is proven alone: in its texts, it has each of its values once, and
-each of the others has one value, the same in all of them, and fails nothing. Statements that cannot be softened play all
-combinations of a few values each: then several texts are like the original but for one of them.
+each of the others has one value, the same in all of them, and fails nothing. Statements that cannot be softened play
+all combinations of a few values each: then several texts are like the original but for one of them.
 """
 
 import ast
