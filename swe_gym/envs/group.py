@@ -126,6 +126,7 @@ class SandboxGroup:
         self._verifier_spec = verifier_spec(task, options)
         self._sandboxes: list[Sandbox] = []
         self._closing: list[Future[None]] = []
+        self._quiet: set[Future[None]] = set()  # those in which nothing runs
         self._waiting = 0  # how many grading sandboxes may wait, over all processes
         self._ahead: _Ahead | None = None
         self.closed = False
@@ -311,15 +312,21 @@ class SandboxGroup:
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Sandbox]:
-        """Open a grading sandbox for the block, after those that are closing: their processes could slow it down."""
+        """Open a grading sandbox for the block, after those that are closing: their processes could slow it down.
+
+        Those of an earlier grading sandbox have ended, so its removal is not waited for.
+        """
         with self._lock:
-            closing = list(self._closing)
+            closing = [one for one in self._closing if one not in self._quiet]
         wait(closing)
         sandbox = self.open()
         try:
             yield sandbox
         finally:
-            self.drop(sandbox)
+            ended = _end_processes(sandbox)
+            closing_it = self.drop(sandbox)
+            if ended:
+                self._quiet.add(closing_it)
 
     def drop(self, sandbox: Sandbox) -> Future[None]:
         """Close one sandbox of the group in the background, and return the pending result. `close` waits for it."""
@@ -367,3 +374,11 @@ class SandboxGroup:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _end_processes(sandbox: Sandbox) -> bool:
+    """End what runs in a sandbox; return whether nothing does."""
+    try:
+        return sandbox.end_processes(commands=True)
+    except SandboxError:
+        return False

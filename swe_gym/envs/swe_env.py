@@ -551,7 +551,8 @@ class SweEnv(ToolEnv):
     def grade(self) -> Verdict:
         """Grade the work as it is now, in a fresh sandbox. The episode continues; after its end, return its verdict.
 
-        Processes that the policy left in its sandbox continue too, and can slow the tests down.
+        Processes that the policy left in its sandbox continue too, and can slow the tests down: end them with
+        `sandbox.end_processes()` first.
 
         Raises:
             ResetNeeded: There is no episode, or it ended without a verdict.

@@ -109,7 +109,7 @@ def _run(
     if call is None:
         raise GradingError(
             f"task {task.task_id}: test_cmd must call `python -m pytest` or `python -m unittest` exactly once, "
-            "and by no shell function, alias or `env -S`; for another command, use the grader 'exit_code'"
+            "and by no shell function or alias; for another command, use the grader 'exit_code'"
         )
     report, result = run_reporter(call, sandbox, limit, options, twins)
     if report.absent:

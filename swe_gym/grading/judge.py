@@ -8,7 +8,7 @@ Whatever contradicts a run of right work is repeated with the gold patch, and do
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from random import Random
@@ -179,8 +179,7 @@ class Judge:
             with self.stage.open_fresh() as again:
                 self._run_first(again)
         if self._may_earn():
-            for run in self._second_runs():
-                self._check(run)
+            self._prove_again()
         return self._refusal(ALARM) if self._alarms else self._verdict()
 
     def _run_without_work(self) -> None:
@@ -389,15 +388,24 @@ class Judge:
 
     # --- second runs --------------------------------------------------------------------------------------------
 
-    def _second_runs(self) -> Iterator[GradedRun]:
-        """Run the tests that no twin proved. A coin decides for each function in which run it is changed."""
+    def _prove_again(self) -> None:
+        """Run the tests that no twin proved. A coin decides for each function in which run it is changed.
+
+        What one pair of runs proves stays proven, whatever another one misses.
+        """
         numbers = [number for number in range(len(self.plan.groups)) if not self._is_proven(number)]
+        unproven: dict[str, str] = {}
+        proven: set[str] = set()
         for _ in range(1, self.options.runs if numbers else 1):
             changed = {number: self.plan.groups[number].changed(self._rng) for number in numbers}
             now = {number: row for number, row in changed.items() if self._rng.random() < 0.5}
             later = {number: row for number, row in changed.items() if number not in now}
+            self._unproven = {}
             for texts in (now, later) if later else (now,):
-                yield self._run_further(GradedRun(texts, second=numbers))
+                self._check(self._run_further(GradedRun(texts, second=numbers)))
+            proven |= {test for number in numbers for test in self.plan.groups[number].tests} - self._unproven.keys()
+            unproven |= self._unproven
+        self._unproven = {test: why for test, why in unproven.items() if test not in proven}
 
     def _run_further(self, planned: GradedRun) -> GradedRun:
         """Carry out a run without twins, in a fresh sandbox, and store it."""
@@ -439,7 +447,8 @@ class Judge:
         self._alarms |= {test: "+".join(kinds) for test, kinds in confirmed.passed.items()}
         self._unfit |= {test: "+".join(kinds) for test, kinds in shared.passed.items()}
         if run.second:
-            self._unproven |= dict.fromkeys(shared.failed, NOT_PROVEN)
+            silent = set().union(*self._missing(run).values())
+            self._unproven |= {test: NOT_PLAYED if test in silent else NOT_PROVEN for test in shared.failed}
         if confirmed.failed and not confirmed.passed and run.second and not self._repeated:
             self._repeated = True
             self._check(self._run_further(run), confirmed.failed)

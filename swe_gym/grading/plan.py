@@ -40,11 +40,6 @@ PRECEDES = re.compile(
 DEFINED = re.compile(r"(?:\bfunction[ \t]+|\balias[ \t]+)([\w.-]+)|([\w.-]+)[ \t]*\(\)")
 """A function or an alias, which a program cannot call."""
 
-SPLITS = re.compile(
-    rf"(?:^|[\s/])env(?:\s+(?:\w+={VALUE}|-[uC]\s+\S+|-(?!-s)(?!\S*S)\S+))*+\s+(?:-[^-\s]*S|--s)", re.DOTALL
-)
-"""A program that splits a text into variables and another program: no starter sees which."""
-
 
 class RunnerCall(Frozen):
     """A shell command, split at its call of a test runner.
@@ -83,8 +78,7 @@ class RunnerCall(Frozen):
 def parse_command(command: str) -> RunnerCall | None:
     """Split a command at its call of pytest or unittest.
 
-    Return None unless there is exactly one call, by a program, and not by `env -S`: no starter can call a function of
-    the shell, or find `PYTHONPATH` in a text.
+    Return None unless there is exactly one call, by a program: no starter can call a function of the shell.
     """
     found = [*MODULE.finditer(command)] or [*BARE.finditer(command)]
     if len(found) != 1:
@@ -96,8 +90,6 @@ def parse_command(command: str) -> RunnerCall | None:
     call = before[_find_program(before) :]
     program = call.split(maxsplit=1)
     if program and any(program[0] in defined.groups() for defined in DEFINED.finditer(before)):
-        return None
-    if SPLITS.search(call):
         return None
     module = "unittest" if match["module"] == "unittest" else "pytest"
     return RunnerCall(module=module, before=before, after=command[match.end("runner") :])

@@ -47,6 +47,10 @@ for swe_gym_word; do
     shift
     case "$swe_gym_after$swe_gym_word" in
         "$0") swe_gym_after=/ ;;
+        [!/]*PYTHONPATH=?* | [!/]*PYTHONPATH+=?*)
+            echo "swe-gym: '$swe_gym_word' sets PYTHONPATH out of reach: set it before the program" >&2
+            exit 96
+            ;;
         PYTHONPATH=?*) swe_gym_word="PYTHONPATH=$(swe_gym_hold "${{swe_gym_word#*=}}")" ;;
     esac
     set -- "$@" "$swe_gym_word"
@@ -58,7 +62,8 @@ exec "$@"
 
 Python imports modules at its start, such as those that files `*.pth` of an environment name. Those of the workspace
 would run before the keeper forks. So `PYTHONPATH`, also where an argument before the program sets it, names folders
-that do not exist in their place. The program puts the folders back.
+that do not exist in their place. The program puts the folders back. A text that sets it, which `env -S` or another
+shell would read, is refused.
 """
 
 START = "${{BASH:-/bin/sh}} ${{BASH:+--posix}} {script}"
@@ -274,7 +279,7 @@ def run_reporter(
     # A file that cannot be imported, perhaps one of the policy's own, must not stop the others.
     options = [*options, "--continue-on-collection-errors"] if call.module == "pytest" else []
     result = sandbox.exec(
-        call.text(script, options, starter=START.format(script=script)),
+        call.text(script, options, starter=START.format(script=shlex.quote(script))),
         timeout=timeout + (EXTRA if twins.groups else 0.0),
         env=steady_env(sandbox),
         max_output=MAX_OUTPUT,
@@ -301,7 +306,7 @@ def steady_env(sandbox: Sandbox) -> dict[str, str]:
 
 def name_folder(sandbox: Sandbox) -> str:
     """Return the path of a new temporary folder outside the workspace. It is made when a file is written into it."""
-    return f"{sandbox.environment().get('TMPDIR') or '/tmp'}/swe-gym-{secrets.token_hex(8)}"
+    return sandbox.resolve(f"{sandbox.environment().get('TMPDIR') or '/tmp'}/swe-gym-{secrets.token_hex(8)}")
 
 
 def _read(sandbox: Sandbox, path: str) -> bytes:

@@ -18,6 +18,7 @@ import itertools
 import posixpath
 import re
 import secrets
+import shlex
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -142,6 +143,8 @@ NOT_PRODUCTS = ("-r", "--requirement", "-c", "--constraint", "--editable")
 class FreshSandboxes:
     """Opens sandboxes one after another. What runs in the earlier ones ends first: it could slow down the next one.
 
+    One whose processes cannot be ended is closed.
+
     Args:
         first: The first sandbox. It is open.
         open_fresh: Opens another one.
@@ -155,14 +158,21 @@ class FreshSandboxes:
     def open(self) -> Iterator[Sandbox]:
         """End all processes in the open sandboxes, and open another one for the block."""
         for sandbox in self._opened:
-            with contextlib.suppress(SandboxError):  # it is closed then
-                sandbox.end_processes(commands=True)
+            _end(sandbox)
         with self._open_fresh() as fresh:
             self._opened.append(fresh)
             try:
                 yield fresh
             finally:
                 self._opened.remove(fresh)
+
+
+def _end(sandbox: Sandbox) -> None:
+    with contextlib.suppress(SandboxError):
+        if sandbox.closed or sandbox.end_processes(commands=True):
+            return
+    with contextlib.suppress(SandboxError):  # its lease ends it
+        sandbox.close()
 
 
 @dataclass(frozen=True)
@@ -311,7 +321,7 @@ def run_preparation(prepare: str, task: Task, sandbox: Sandbox) -> bytes:
     """Run commands, end the processes that they left, and return shell commands that restore their state.
 
     Raises:
-        GradingError: The commands ended the shell.
+        GradingError: The commands ended the shell, or left processes that cannot be ended.
         SandboxError: The sandbox failed.
     """
     if not prepare.strip():
@@ -329,7 +339,8 @@ def run_preparation(prepare: str, task: Task, sandbox: Sandbox) -> bytes:
         env={**steady_env(sandbox), **hurry},
         max_output=MAX_LOG,
     )
-    sandbox.end_processes()
+    if not sandbox.end_processes():
+        raise GradingError(f"task {task.task_id}: its eval_script left processes that cannot be ended")
     sandbox.exec(["rm", "-rf", "--", folder])  # it may hold the hidden tests unchanged
     parts = result.stdout.split(f"{mark}\n".encode())
     if len(parts) != 3:
@@ -346,4 +357,4 @@ def restore(state: bytes, sandbox: Sandbox) -> str:
         return ""
     path = f"{name_folder(sandbox)}/state"
     sandbox.write_file(path, state)
-    return f". {path} 2>/dev/null\n"
+    return f". {shlex.quote(path)} 2>/dev/null\n"

@@ -94,7 +94,9 @@ EXEC = Operation("exec", ExecRequest, ExecReply, "stdin")
 """Run a command. The payload of the reply is both streams; the first `stdout` bytes are standard output."""
 
 EndRequest = TypedDict("EndRequest", {"commands": "bool"})
-END_PROCESSES = Operation("end_processes", EndRequest, Nothing)
+EndReply = TypedDict("EndReply", {"left": "bool"})
+END_PROCESSES = Operation("end_processes", EndRequest, EndReply)
+"""`left`: whether there is one that can go on."""
 
 ReadRequest = TypedDict("ReadRequest", {"path": "str", "max_bytes": "int", "timeout": "float"})
 READ_FILE = Operation("read", ReadRequest, Nothing)

@@ -489,15 +489,21 @@ class Sandbox(abc.ABC):
         request: RestoreRequest = {"path": self._top, "entries": dict(snapshot.entries), "timeout": timeout}
         self._ask(RESTORE, request, snapshot.data, timeout=timeout)
 
-    def end_processes(self, *, commands: bool = False, timeout: float = 10.0) -> None:
+    def end_processes(self, *, commands: bool = False, timeout: float = 10.0) -> bool:
         """Kill every process that ended commands left behind.
+
+        Where commands have a user's rights only, those that took root's, as by `sudo`, may be left.
 
         Args:
             commands: Also kill running commands and terminals. A killed command's `exec` returns.
             timeout: Seconds that it may take.
+
+        Returns:
+            Whether none of them can go on. If one can, closing the sandbox ends it.
         """
         request: EndRequest = {"commands": commands}
-        self._ask(END_PROCESSES, request, timeout=timeout)
+        reply, _ = self._ask(END_PROCESSES, request, timeout=timeout)
+        return not reply["left"]
 
     def open_pty(
         self,

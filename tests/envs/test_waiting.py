@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from env_parts import SUBMIT, CountedSandbox, call
 
+from swe_gym.envs.group import SandboxGroup
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.channel import ByteStream
 from swe_gym.sandboxes.container import ContainerSandbox
 from swe_gym.testing.sandbox_contract.case import eventually
-from swe_gym.types import Capabilities
+from swe_gym.types import Capabilities, FilesWorkspace, Oracle, Task
 
 Make = Callable[..., SweEnv]
 
@@ -209,3 +210,25 @@ def test_grading_in_the_middle_of_an_episode_takes_the_one_that_waits_and_the_ne
     started(3)
     assert env.step(SUBMIT)[1] == 1.0
     assert len(CountedSandbox.started) == 3
+
+
+class SlowToClose(CountedSandbox):
+    """A fake whose removal takes until the test ends."""
+
+    over = threading.Event()
+
+    def close(self) -> None:
+        self.over.wait(60)
+        super().close()
+
+
+def test_the_removal_of_a_grading_sandbox_is_not_waited_for() -> None:
+    task = Task(task_id="t", problem_statement="", workspace=FilesWorkspace(files={}), oracle=Oracle())
+    with SandboxGroup(task, f"{__name__}:SlowToClose", {}) as group:
+        with group.fresh():
+            pass
+        with group.fresh() as second:
+            assert not CountedSandbox.started[-2].closed
+            assert CountedSandbox.started[-1] is second
+        SlowToClose.over.set()
+    assert all_closed()

@@ -12,8 +12,10 @@ from swe_gym.grading import grade
 from swe_gym.grading.graders import find_statuses
 from swe_gym.grading.patch import REGULAR, Dropped, FileChange, Patch, apply_diff, take_patch
 from swe_gym.grading.reporter import read_report
-from swe_gym.sandboxes import Sandbox
-from swe_gym.types import Oracle, Task, TestStatus, Verdict
+from swe_gym.grading.staging import FreshSandboxes, run_preparation
+from swe_gym.sandboxes import Sandbox, SandboxSpec
+from swe_gym.sandboxes.fake import FakeSandbox
+from swe_gym.types import FilesWorkspace, Oracle, Task, TestStatus, Verdict
 
 OpenBox = Callable[[Task], Sandbox]
 PYTEST_KINDS = """\
@@ -495,3 +497,20 @@ def test_oracle_repr_is_empty_and_json_round_trips(shop_task: Task) -> None:
     assert repr(shop_task.oracle) == "Oracle(hidden)"
     assert "test_prices" not in repr(shop_task)
     assert Oracle.model_validate_json(shop_task.oracle.model_dump_json()) == shop_task.oracle
+
+
+class Haunted(FakeSandbox):
+    """A fake in which a process of another user goes on."""
+
+    def end_processes(self, *, commands: bool = False, timeout: float = 10.0) -> bool:
+        super().end_processes(commands=commands, timeout=timeout)
+        return False
+
+
+def test_processes_that_cannot_be_ended_prove_nothing_and_end_with_their_sandbox() -> None:
+    task = Task(task_id="t", problem_statement="", workspace=FilesWorkspace(files={}), oracle=Oracle())
+    with Haunted(SandboxSpec()).start() as haunted:
+        with pytest.raises(GradingError, match="processes that cannot be ended"):
+            run_preparation("true", task, haunted)
+        with FreshSandboxes(haunted, Haunted(SandboxSpec()).start).open() as second:
+            assert (haunted.closed, second.closed) == (True, False)

@@ -67,20 +67,22 @@ from swe_gym.guests.runner.processes import Reaper
 looks = []
 def find():
     looks.append(1)
-    if len(looks) <= 4:
+    if len(looks) <= last:
         pid = os.fork()
         if not pid:
             os._exit(0)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    return ()
-Reaper(Loop(0, 1)).kill_all(find, lambda pid: True)
-print(len(looks))
+    return set()
+last, reaper = 4, Reaper(Loop(0, 1))
+print(reaper.kill_all(find, lambda pid: True, 9), len(looks))
+last = 999
+print(reaper.kill_all(find, lambda pid: True, 0))
 """
 
 
 def test_a_look_in_which_an_orphan_ended_does_not_prove_that_none_is_left() -> None:
     done = subprocess.run([sys.executable, "-c", CHAIN], capture_output=True, check=True, timeout=30, text=True)
-    assert done.stdout == "7\n"  # three quiet looks after the last link
+    assert done.stdout == "True 7\nFalse\n"  # three quiet looks after the last link; a chain that goes on
 
 
 def test_a_capture_keeps_head_and_tail() -> None:

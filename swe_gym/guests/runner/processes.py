@@ -109,6 +109,15 @@ def send_signal(pids: "Iterable[int]", number: int) -> None:
             os.kill(pid, number)
 
 
+def resists(pid: int) -> bool:
+    """Whether a process cannot be killed by us: it is another user's."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return False
+
+
 @contextlib.contextmanager
 def held() -> "Iterator[None]":
     """Stop all processes while we look at a crowd of them, which takes time. Works only as PID 1."""
@@ -123,6 +132,7 @@ def held() -> "Iterator[None]":
 
 
 LONGEST_KILL = 0.7  # seconds
+LONGEST_END = 3.0  # seconds, where no deadline presses
 FEWEST_LOOKS = 5  # however busy the machine is
 
 
@@ -232,13 +242,14 @@ class Reaper:
             return
         self.sessions.add(pid)
 
-    def kill_strays(self, leaders: bool = False) -> None:
-        """Kill everything below us that belongs to no leader, or everything."""
+    def kill_strays(self, leaders: bool = False) -> bool:
+        """Kill everything below us that belongs to no leader, or everything. Return whether nothing can go on."""
         spared = [] if leaders else list(self.leaders)
         if os.getpid() == 1 and not spared:
             self.kill_everyone()
-        else:
-            self.kill_all(lambda: below_us(processes(), spared), spared.__contains__)
+        elif not self.kill_all(lambda: below_us(processes(), spared), spared.__contains__, LONGEST_END):
+            return False
+        return not any(map(resists, below_us(processes(), spared)))
 
     def kill_everyone(self) -> None:
         """Kill all other processes at once, which none can outrun, until none is left. Only PID 1 may."""
@@ -255,15 +266,21 @@ class Reaper:
         """Kill a leader's tree until nothing of it is left; it may fork while we look."""
         self.kill_all(lambda: self.victims(leader), lambda pid: self.is_others(leader, pid))
 
-    def kill_all(self, find: "Callable[[], Iterable[int]]", spares: "Callable[[int], bool]") -> None:
-        """Kill what `find` finds, again and again, until it finds nothing or time is up.
+    def kill_all(
+        self, find: "Callable[[], set[int]]", spares: "Callable[[int], bool]", most: float = LONGEST_KILL
+    ) -> bool:
+        """Kill what `find` finds, again and again, until it finds nothing or `most` seconds are over.
 
         A chain of processes, each of which starts the next one and ends, slips through looks, but each link ends as an
         orphan of ours. So a look in which one ended proves nothing, and its next link is killed as soon as it is read.
+
+        Returns:
+            Whether nothing is left that was not killed.
         """
         with held():
             quiet = looks = 0
-            end = time.monotonic() + LONGEST_KILL
+            killed: set[int] = set()
+            end = time.monotonic() + most
             while time.monotonic() < end or looks < FEWEST_LOOKS:
                 looks += 1
                 victims = find()
@@ -272,7 +289,9 @@ class Reaper:
                 ended = self.reap()  # the last zombies still count against the limit of processes
                 quiet = 0 if victims or ended else quiet + 1
                 if quiet == 3:
-                    return
+                    return True
+                new = bool(ended or victims - killed)
+                killed |= victims
                 if ended:
                     send_signal((pid for pid in children(os.getpid()) if not spares(pid)), signal.SIGKILL)
                 else:
@@ -280,6 +299,7 @@ class Reaper:
             if os.getpid() == 1:  # it forks faster than we look: kill all processes of the sandbox at once
                 send_signal([-1], signal.SIGKILL)
                 self.reap()
+        return os.getpid() == 1 or not new
 
 
 PERIOD = 0.025  # seconds between two looks while processes run

@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..protocol import EndRequest, HelloReply, HelloRequest, Nothing
+    from ..protocol import EndReply, EndRequest, HelloReply, HelloRequest
     from .loop import Answer
 
 
@@ -71,9 +71,8 @@ class Runner:
         environment = b"\0".join(b"%s=%s" % pair for pair in os.environb.items())
         return {"python": "%d.%d.%d" % sys.version_info[:3], "unprotected": self.unprotected}, environment
 
-    def end_processes(self, request: "EndRequest", _: bytes) -> "Answer[Nothing]":
-        self.reaper.kill_strays(leaders=request["commands"])
-        return {}, b""
+    def end_processes(self, request: "EndRequest", _: bytes) -> "Answer[EndReply]":
+        return {"left": not self.reaper.kill_strays(leaders=request["commands"])}, b""
 
 
 def take_charge() -> None:

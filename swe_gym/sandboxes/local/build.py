@@ -345,7 +345,11 @@ class _Build:
     def _pack(self, before: dict[str, list[int]]) -> bytes:
         """Return what the steps changed, as a layer."""
         assert self._sandbox is not None
-        self._sandbox.end_processes()
+        if not self._sandbox.end_processes():
+            raise SandboxStartError(
+                f"{self._context}/Dockerfile was not built: its steps left processes that cannot be ended",
+                reason="setup",
+            )
         after = self._list()
         changed = [path for path, state in after.items() if before.get(path) != state]
         kept = {"/", *(path for path, (_, mode, _) in after.items() if stat.S_ISDIR(mode))}

@@ -205,7 +205,7 @@ def check_beats_end(make: Opener, sandbox: Sandbox, program: str, tries: int) ->
             run_into_timeout(make, sandbox, f"{command}; sleep 60", timeout=0.5)
         else:
             ok(sandbox.exec(command, timeout=20))
-            sandbox.end_processes()
+            assert sandbox.end_processes(), "it says that processes are left"
         before = sandbox.read_file("beats")
         ok(sandbox.exec("sleep 0.1"))
         assert sandbox.read_file("beats") == before, f"it survived {'a timeout' if number % 2 else 'end_processes'}"
