@@ -350,7 +350,7 @@ def new(
     from_git: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            metavar="FOLDER COMMIT|A..B",
+            metavar="FOLDER COMMIT",
             help="Two values: local git repository, and the commit that solves the task, or a range of them to try. "
             "Needs --tests.",
         ),
