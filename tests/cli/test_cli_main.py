@@ -59,7 +59,8 @@ def test_help_has_one_style(name: str, command: Any) -> None:
         assert said.count("(default") <= 1, place
         if one.param_type_name == "argument" or not (one.is_flag or one.name in CHOICES):
             assert re.fullmatch(
-                r"[\[\]A-Z_/:.,=|N]+|harbor\|rllm\|verl|(PACKAGE|FOLDER) (OLD NEW|VERSION COUNT|COMMIT)", one.metavar or ""
+                r"[\[\]A-Z_/:.,=|N]+|harbor\|rllm\|verl|(PACKAGE|FOLDER) (OLD NEW|VERSION COUNT|COMMIT)",
+                one.metavar or "",
             ), f"{place}: the metavariable is {one.metavar}"
         assert not (one.nargs == -1 and one.metavar.endswith("...")), f"{place}: the usage line adds the dots"
 
