@@ -306,7 +306,7 @@ def test_resolved_work_that_no_counter_test_proves_is_counted() -> None:
     records = [trajectory(resolved=True, info=why), trajectory(attempt=1, resolved=True)]
     rows = [row_of("x", "resolved", index_line(record, 0, 0)) for record in records]
     found = {**summarize(run_info(tasks=("a-1",), attempts=2), rows), "predictions": [], "agent": "", "model": "m"}
-    found |= {"source": "toy", "servers": [], "tasks": 1, "attempts": 2, "episodes": 2}
+    found |= {"source": "toy", "servers": [], "tasks": 1, "attempts": 2, "episodes": 2, "settled": 0}
     console = Console(file=io.StringIO(), width=100)
     print_results(console, found)
     assert "not proven    1 resolved episode: no counter-test" in console.file.getvalue()
