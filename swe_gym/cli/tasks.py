@@ -664,11 +664,10 @@ def _print_audits(console: Console, results: Sequence["AuditRecord"]) -> None:
         same = sum(end == "same" for end in result.conditions.values())
         tried = sum(end in ("same", "changed") for end in result.conditions.values())
         strength = "" if result.strength is None else f"{result.strength:.2f} ({result.killed} of {result.tried})"
-        strength += (
-            f", {result.added.strength:.2f} with {quantify(len(result.added.tests), 'new test')}"
-            if result.added
-            else ""
-        )
+        if result.added:
+            strength += f", {result.added.strength:.2f} with {quantify(len(result.added.tests), 'new test')}"
+        elif result.harden and result.strength is not None:
+            strength += ", no new test"
         kinds = Counter(finding.kind for finding in result.findings)
         said = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
         conditions = f"{same} of {tried} same" if tried else ""
