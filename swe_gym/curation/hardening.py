@@ -414,7 +414,8 @@ def choose_tests(
 ) -> list[Copy]:
     """Return few tests that reject as many wrong solutions as possible.
 
-    Those that pass without work come first, because they ask for nothing new.
+    Of copies that reject equally many, one that sees without work what it sees with gold is preferred: it asks for
+    nothing new.
 
     Args:
         copies: The copies.

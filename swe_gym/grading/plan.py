@@ -87,8 +87,7 @@ def parse_command(command: str) -> RunnerCall | None:
     before = command[: match.start("runner")]
     if "folder" in match.groupdict():
         before += f"{match['folder'] or ''}python "
-    call = before[_find_program(before) :]
-    program = call.split(maxsplit=1)
+    program = before[_find_program(before) :].split(maxsplit=1)
     if program and any(program[0] in defined.groups() for defined in DEFINED.finditer(before)):
         return None
     module = "unittest" if match["module"] == "unittest" else "pytest"
