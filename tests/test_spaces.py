@@ -231,6 +231,7 @@ def texts_of(observation: Any, inside_dict: bool) -> tuple[str, ...]:
     return tuple(observation["text"] if inside_dict else observation)
 
 
+@pytest.mark.sample(every=4)
 @fork_is_fine_here
 @pytest.mark.parametrize("inside_dict", [False, True], ids=["text", "dict"])
 @pytest.mark.parametrize("kind", KINDS)

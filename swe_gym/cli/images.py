@@ -89,9 +89,10 @@ def pull(
     from ..sandboxes.docker import progress_line, pull_image
 
     console = open_console()
-    with closing(_connect(engine)) as client:
-        wanted = count_images(source, source_option, match, default, built=False)
-        images = [image for image in wanted if _find(client, image) is None]
+    images: list[str] = []
+    if wanted := count_images(source, source_option, match, default, built=False):
+        with closing(_connect(engine)) as client:
+            images = [image for image in wanted if _find(client, image) is None]
     stop = threading.Event()
     with progress_bar(console, "pulling", len(images)) as progress:
         bar = progress.add_task("", total=len(images))

@@ -123,7 +123,7 @@ async def connected_by_http(folder: Path, token: str) -> AsyncIterator[tuple[Cli
             server.terminate()
 
 
-@pytest.mark.sample(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("commands", "reward"), [(gold(), 1.0), (["true"], 0.0)])
 def test_a_client_plays_a_task_over_http(commands: list[str], reward: float, tmp_path: Path) -> None:
     async def play() -> int:
@@ -323,6 +323,7 @@ def _words(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 def test_two_clients_play_at_once_and_a_restart_starts_over(tmp_path: Path) -> None:
     async def both() -> list[str]:
         async with asyncio.timeout(SECONDS), connected(tmp_path) as one, connected(tmp_path) as two:

@@ -184,6 +184,7 @@ def test_no_salt_is_sent_if_it_is_disabled_or_the_client_counts_no_weights() -> 
     assert disabled.salts == uncounted.salts == {None}
 
 
+@pytest.mark.slow
 def test_answers_that_the_engine_cut_get_no_reward_and_no_loss_if_asked() -> None:
     settings = {"zero_reward_on_non_stop": True, "apply_overlong_filtering": True}
     plain = generated(Client(fails=0, fault="is cut"))
@@ -197,6 +198,7 @@ def test_answers_that_the_engine_cut_get_no_reward_and_no_loss_if_asked() -> Non
     assert [any(mask) for mask in whole["loss_masks"]].count(False) == 1
 
 
+@pytest.mark.slow
 def test_an_episode_that_ends_at_its_turns_has_stopped_and_a_full_conversation_has_not() -> None:
     settings = {"zero_reward_on_non_stop": True, "apply_overlong_filtering": True}
     turns = generated(Client(fails=0), env_args={"max_turns": 1}, **settings)

@@ -152,6 +152,7 @@ def with_oracle(task: Task, **fields: Any) -> Task:
     return task.model_copy(update={"oracle": task.oracle.model_copy(update=fields)})
 
 
+@pytest.mark.slow
 def test_a_certificate_names_what_nothing_proves(adder: Task) -> None:
     def end_of(task: Task, claim: Claim, **settings: Any) -> tuple[str, str]:
         (end,) = certified(task, claim, **settings)

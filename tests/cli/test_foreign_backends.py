@@ -121,6 +121,7 @@ def test_another_class_is_refused_by_name(cli, command: str) -> None:
     assert "is not a subclass of swe_gym.sandboxes.Sandbox" in refused.err
 
 
+@pytest.mark.slow
 def test_a_service_that_does_not_answer_is_refused_for_every_backend_of_its_kind(
     cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -313,6 +313,7 @@ def clip_task(tests: str, command: str, *starting: str) -> Task:
     return task.model_copy(update={"oracle": task.oracle.model_copy(update=changed)})
 
 
+@pytest.mark.slow
 def test_missing_tests_are_written_and_validated(tmp_path: Path) -> None:
     """One wrong solution is as right as gold: none rejects it."""
     task, record = clip_task(WEAK, "python -m unittest test_m", name("test_clip")), tmp_path / "audits.jsonl"

@@ -121,6 +121,7 @@ WORK = {
 }
 
 
+@pytest.mark.slow
 def test_tests_of_the_policy_do_not_count(exported: Any) -> None:
     play = exported(pytest_task())
     assert {work: play("adder", work) for work in WORK} == WORK

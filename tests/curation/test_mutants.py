@@ -251,6 +251,7 @@ NOT_SHOWN = {
 }
 
 
+@pytest.mark.slow
 def test_a_failing_test_shows_code_that_fails_without_it(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     bodies = [*SHOWN, *NOT_SHOWN]
@@ -335,6 +336,7 @@ def f(a, b=1):
 FIXED = SHOP.replace("total - total", "total + total")
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
 def test_bugs_are_tried_one_after_the_other_from_the_same_state(runner: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(FIXED)
@@ -386,6 +388,7 @@ def test_a_bug_that_changes_a_file_of_the_project_ends_the_order(tmp_path: Path)
     assert not (tmp_path / "data" / "new").exists()
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
 def test_tests_that_wait_for_ever_end_by_the_clock(runner: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(FIXED)

@@ -220,6 +220,7 @@ def add_release(root: Path, version: str, files: dict[str, str], more: str = "")
         file.write(f"<a href='../../{name}#sha256={number}' {more}>{name}</a>\n")
 
 
+@pytest.mark.slow
 def test_each_pair_of_neighbouring_releases_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"PKG-INFO": "Name: calc\n", "calc.py": "def add(a, b):\n    return a - b\n", "tests/test_old.py": OLD_TEST}
     add_release(tmp_path, "0.9", {"calc.py": ""})

@@ -199,6 +199,7 @@ def test_a_sandbox_that_fails_in_a_replay_may_be_tried_again(make: Any) -> None:
     assert error.value.retryable
 
 
+@pytest.mark.slow
 def test_parent_and_child_share_nothing(make: Any) -> None:
     """Each makes more than 200 random edits, in and out of the workspace, and kills: the other one stays as it is."""
     path = Path(__file__).parents[2] / "benchmarks/forks.py"

@@ -189,6 +189,7 @@ class BusySandbox(LocalSandbox):
             super()._close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_an_environment_may_be_dropped_by_a_thread_that_holds_a_lock(project: dict[str, str]) -> None:
     env = gym.make("SWE/Local-v0", backend=f"{__name__}:BusySandbox", **project)

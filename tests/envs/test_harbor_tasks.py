@@ -113,6 +113,7 @@ def test_a_script_without_a_reward_gives_no_verdict(make: Callable[..., SweEnv],
     assert message not in info["failure"]
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("solve", [None, "echo new > x.txt"])
 @pytest.mark.parametrize("work", ["chmod -x /app/run.sh", "echo 'sleep 60' > /app/run.sh"])
 def test_work_that_stops_the_script_earns_0(make: Callable[..., SweEnv], work: str, solve: str | None) -> None:

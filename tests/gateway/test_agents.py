@@ -35,8 +35,8 @@ from swe_gym.train.config import EnvConfig, GenerationConfig
 from swe_gym.trajectories.formats.chat import to_sft
 from swe_gym.trajectories.trajectory import Trajectory
 
-ALWAYS = ("claude-code", "codex", "mini", "qwen-code")
-"""Agents that play at each run of the tests where they have a kit: one for each API that agents speak, and mini."""
+USUAL = ("claude-code", "codex", "mini", "qwen-code")
+"""Agents that play where they have a kit: one for each API that agents speak, and mini. The first two always play."""
 
 KITS = cache_folder() / "kits"
 """Kits of this machine. The tests have a cache of their own, and never build any."""
@@ -107,6 +107,7 @@ def test_an_agent_is_stopped_whatever_it_does_with_its_files() -> None:
         episode(overloaded, options={"command": ["sh", "-c", script, ask]}, time_limit=1800.0)
 
 
+@pytest.mark.slow
 def test_limits_end_the_agent_and_the_work_is_graded() -> None:
     turns = episode(saying(*gold(), *["true"] * 20), max_turns=4)
     assert (turns.outcome, turns.reason, turns.reward, len(turns.turns)) == ("agent_limit", "turns", 1.0, 4)
@@ -218,7 +219,9 @@ def use_kit() -> Callable[[str], None]:
 @pytest.mark.parametrize(
     "agent",
     [
-        pytest.param(agent, marks=() if agent in ALWAYS else pytest.mark.thorough)
+        pytest.param(
+            agent, marks=[pytest.mark.slow] * (agent not in USUAL[:2]) + [pytest.mark.thorough] * (agent not in USUAL)
+        )
         for agent in sorted(set(AGENTS) - {"aider", "command"})
     ],
 )
@@ -285,6 +288,7 @@ for line in sys.stdin:
 """An MCP server of one tool."""
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize(
     ("agent", "tool"),
     [

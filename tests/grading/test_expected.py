@@ -92,6 +92,7 @@ def with_oracle(task: Task, **fields: object) -> Task:
     return task.model_copy(update={"oracle": task.oracle.model_copy(update=fields)})
 
 
+@pytest.mark.slow
 def test_the_script_that_the_image_brings_is_read_from_the_reporter(r2e_task: Task, open_box: OpenBox) -> None:
     gold = verdict_on(r2e_task, open_box, ("upper", "title"))
     assert (gold.resolved, gold.judge, gold.exit_code) == (True, "reporter", 1), "expected failures fail"

@@ -39,7 +39,7 @@ RELATED = {
 
 
 def marked(number: int, name: str) -> object:
-    marks = [pytest.mark.slow] * (HONEST[name].slow or number % 4 > 0) + [pytest.mark.thorough] * (name in RELATED)
+    marks = [pytest.mark.slow] * (HONEST[name].slow or number % 6 > 0) + [pytest.mark.thorough] * (name in RELATED)
     return pytest.param(name, marks=marks)
 
 

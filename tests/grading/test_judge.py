@@ -617,7 +617,7 @@ def test_a_repeated_run_that_times_out_gives_no_verdict_on_a_slow_machine() -> N
     assert (error.value.reason, len(small.opened)) == ("starved", 4)
 
 
-@pytest.mark.sample(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("grader", ["tests", "exit_code"])
 def test_right_work_that_timed_out_once_gets_its_reward(grader: str) -> None:
     small = starved(1, grader=grader)

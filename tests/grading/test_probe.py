@@ -64,6 +64,7 @@ def test_tests_that_must_keep_passing_run_once() -> None:
     assert ("2 passed" in first, "1 passed" in second) == (True, True), verdict.log
 
 
+@pytest.mark.slow
 def test_tests_that_fail_alone_run_among_the_others() -> None:
     """A test that needs another one before it is no reason to refuse right work."""
     tests = pytest_file(
@@ -180,6 +181,7 @@ NEARLY = "\n\ndef h():\n    return '2024-02-28 and 3'\n"
 NEARLY_RIGHT = "\n\ndef h():\n    return '2024-02-29 and 3'\n"
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize(
     ("runner", "tests"),
     [

@@ -149,7 +149,7 @@ def works(actions: dict[str, str]) -> list[ParameterSet]:
     for number, (name, action) in enumerate(actions.items()):
         for way, (runner, place) in enumerate(WAYS):
             always = way == number % len(WAYS) and name not in RELATED
-            marks = [pytest.mark.slow] * (number % 4 > 0) + [pytest.mark.thorough] * (not always)
+            marks = [pytest.mark.slow] * (number % 8 > 0) + [pytest.mark.thorough] * (not always)
             found.append(pytest.param(PLACES[place](action), runner, marks=marks, id=f"{name}-{place}-{runner}"))
     return found
 

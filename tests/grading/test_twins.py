@@ -144,6 +144,7 @@ def test_right_work_is_resolved_however_its_tests_are_made(
     assert not small.judge(f2("x")).resolved
 
 
+@pytest.mark.slow
 def test_a_function_that_cannot_be_swapped_is_proven_by_a_second_run() -> None:
     tests = """
 import types, m

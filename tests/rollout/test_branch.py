@@ -275,6 +275,7 @@ class Hosted:
     def close(self) -> None: ...
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("hosted", [False, True])
 def test_a_branch_plays_in_another_process(hosted: bool, record: Trajectory, tmp_path: Path) -> None:
     plan = Plan(

@@ -481,6 +481,7 @@ def never() -> Iterator[Callable[[int], str]]:
     end.set()
 
 
+@pytest.mark.slow
 def test_a_policy_that_never_answers_blocks_only_its_own_episode(
     plan: Plan, adder: Task, tmp_path: Path, never: Callable[[int], str]
 ) -> None:

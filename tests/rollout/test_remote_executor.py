@@ -300,6 +300,7 @@ def test_mistakes_in_the_options_of_processes_are_named() -> None:
             open_executor("process", options).__enter__()
 
 
+@pytest.mark.slow
 def test_processes_share_the_workers() -> None:
     for workers, processes, rooms in [(4, 2, [2, 2]), (5, 2, [3, 3]), (1, 2, [1])]:
         with open_executor("process", {"processes": processes}, workers=workers) as executor:
@@ -355,6 +356,7 @@ def test_a_policy_of_this_process_plays_on_nodes(tmp_path: Path, executor: str) 
     assert (record.policy.name, record.usage.completion_tokens, len(record.messages)) == ("asking", 21, 3)
 
 
+@pytest.mark.slow
 @elsewhere
 def test_tasks_are_validated_on_nodes(source: Any, executor: str) -> None:
     found = {one.task_id: one.status for one in validate(source, times=1, executor=executor)}

@@ -121,6 +121,7 @@ def calls_of(record: Trajectory) -> int:
     return int(searched["tool_calls"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["best", "beam"])
 def test_a_search_goes_back_where_the_tests_break(visible: Make, order: str) -> None:
     """The first repair of this seed breaks the file, so the policy alone fails."""

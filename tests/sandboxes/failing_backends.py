@@ -62,9 +62,10 @@ def docker(request: pytest.FixtureRequest, _: Path) -> Iterator[Failing]:
     """A real engine behind a proxy."""
     import docker
 
+    image = request.getfixturevalue("docker_image")  # skips without an engine
     label = uuid.uuid4().hex  # others use the same engine
     with DockerProxy() as proxy, contextlib.closing(docker.APIClient(version="auto")) as engine:
-        own = {"default_image": request.getfixturevalue("docker_image"), "base_url": proxy.base_url}
+        own = {"default_image": image, "base_url": proxy.base_url}
         options = {"labels": {"test": label}, "options": own}
 
         def left() -> list[Any]:

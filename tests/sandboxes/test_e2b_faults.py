@@ -44,6 +44,7 @@ def named(value: object) -> str:
 # --- start ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize(
     ("path", "fault", "reason", "retryable"),
     [
@@ -191,6 +192,7 @@ def test_input_is_resent_but_not_repeated(server: E2BServer, make: Make, fault: 
         count_up(sandbox, 5)
 
 
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize("after", [0, 300, 5_000, 50_000])
 def test_an_interrupted_stream_resumes(server: E2BServer, make: Make, after: int) -> None:
     with make(slack=10.0) as sandbox:
@@ -210,6 +212,7 @@ def test_a_gateway_that_cuts_every_stream(server: E2BServer, make: Make) -> None
         count_up(sandbox, 5)
 
 
+@pytest.mark.slow
 def test_streams_are_reopened_regularly(server: E2BServer, make: Make) -> None:
     with make(options={"listen_seconds": 1}, slack=10.0) as sandbox:
         times = 0

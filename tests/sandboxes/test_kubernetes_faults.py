@@ -130,6 +130,7 @@ def test_creation_recovers(server: KubernetesServer, make: Make, fault: dict[str
     assert not server.pods
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize(
     ("fault", "reason", "retryable", "words"),
     [
@@ -179,6 +180,7 @@ def test_refusals_fail_at_once(server: KubernetesServer, make: Make, status: int
     assert creations(server) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "method", "path"), [("create_limit", "POST", "*/pods"), ("connect_limit", "GET", "*/attach")]
 )
@@ -472,6 +474,7 @@ def test_close_ends_a_start(server: KubernetesServer, make: Make) -> None:
     assert not server.pods
 
 
+@pytest.mark.slow
 def test_close_while_the_creation_hangs_leaves_no_pod(server: KubernetesServer, make: Make) -> None:
     server.inject("*/pods", method="POST", delay=2.0, lose_reply=True)
     sandbox = make(start=False)

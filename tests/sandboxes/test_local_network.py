@@ -78,6 +78,7 @@ def _pasta() -> None:
         pytest.skip(f"no network for sandboxes on this machine: {problem('namespace', 'egress')}")
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("user", ["root", "another"])
 def test_a_sandbox_reaches_the_network_but_not_the_loopback_of_the_host(user: str, tmp_path: Path) -> None:
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]

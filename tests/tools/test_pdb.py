@@ -444,6 +444,7 @@ def test_a_program_that_ignores_ctrl_c_is_interrupted(debug: Callable[..., Debug
     assert stopped_at(pdb("c", timeout=0.3)) == "prog.py:3 in <module>"
 
 
+@pytest.mark.slow
 def test_a_program_that_cannot_be_interrupted_is_killed_and_no_breakpoint_is_lost(
     debug: Callable[..., Debugger],
 ) -> None:

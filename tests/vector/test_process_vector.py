@@ -135,6 +135,7 @@ def test_a_process_that_dies_while_it_starts_again_is_not_waited_for(tmp_path: P
         assert envs.reset()[0] == ("a reset 1",)
 
 
+@pytest.mark.slow
 def test_a_worker_that_stops_reading_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "SEND_TIMEOUT", 1)
     with SweVectorEnv([Scripted], executor="process") as envs:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import ssl
 import struct
 import time
@@ -51,8 +52,8 @@ def address(base_url: str | None) -> str | None:
     if base_url or os.environ.get("DOCKER_HOST"):
         return base_url
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    sockets = (socket.format(runtime=runtime) for socket in SOCKETS)
-    return next((f"unix://{socket}" for socket in sockets if os.path.exists(socket)), None)
+    paths = (path.format(runtime=runtime) for path in SOCKETS)
+    return next((f"unix://{path}" for path in paths if os.path.exists(path)), None)
 
 
 class EngineClient(docker.APIClient):  # type: ignore[misc]  # docker has no types here
@@ -71,7 +72,17 @@ def connect(base_url: str | None, timeout: float) -> docker.APIClient:
     if where := address(base_url):
         settings["base_url"] = where
     with engine_errors("report its version", base_url):
+        _knock(settings.get("base_url") or SOCKETS[0], timeout)
         return EngineClient(version="auto", timeout=timeout, **settings)
+
+
+def _knock(where: str, timeout: float) -> None:
+    """Fail where no engine listens at a socket of this machine: docker-py would leave its own open."""
+    path = where.removeprefix("unix://")
+    if path.startswith("/"):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(timeout)
+            sock.connect(path)
 
 
 @contextlib.contextmanager
