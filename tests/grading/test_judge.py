@@ -594,7 +594,7 @@ def f(x=None):
 """
 
 
-@pytest.mark.sample(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", [(3,), (3, 5)], ids=["once", "always"])
 def test_a_repeated_run_that_times_out_gets_another_one(hangs: tuple[int, ...]) -> None:
     """Twins of the first run die, so the work runs again (3). It times out, so gold runs (4), and the work (5)."""

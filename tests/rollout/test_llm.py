@@ -542,7 +542,7 @@ def test_a_client_that_is_closed_while_it_connects_leaves_nothing_open(serve: An
             client.close()
         assert {type(call.exception()) for call in calls} == {PolicyError}
         del client, calls
-        gc.collect()  # a socket or a task that was left warns here, and warnings are errors
+    gc.collect()  # a socket or a task that was left warns here, and warnings are errors
 
 
 def test_many_episodes_share_a_client(env_of_adder: Make, llm: Any) -> None:
