@@ -159,6 +159,7 @@ def test_mistakes_are_raised() -> None:
         SweGenerator(config(logprobs=None), None, None, Tokens())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["policy", "org/a model@v1" + "x" * 200])
 def test_all_requests_of_a_batch_have_the_salt_of_its_first_weights(model: str) -> None:
     client = Client(fails=0)

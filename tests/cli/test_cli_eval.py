@@ -71,6 +71,7 @@ def test_answers_from_the_cache_are_told_and_not_billed(cli, server: OpenAIServe
     assert str(tmp_path) not in (tmp_path / "runs" / "again" / "run.json").read_text()
 
 
+@pytest.mark.slow
 def test_the_cache_has_a_default_folder(
     cli, server: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

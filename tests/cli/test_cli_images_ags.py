@@ -44,6 +44,7 @@ def test_each_image_gets_a_tool_of_its_own_once(cli, images: str, tmp_path: Path
         assert tool["StorageMounts"][0]["StorageSource"]["Image"]["Reference"] == "r.io/envd:1"
 
 
+@pytest.mark.slow
 def test_a_failed_tool_is_named_and_the_others_are_made(cli, images: str, tmp_path: Path) -> None:
     with AgsServer(failing="r.io/b/one:1") as server:
         result = cli("images", "ags", tmp_path / "tools.json", "--source", images, f"endpoint={server.url}")

@@ -268,6 +268,7 @@ def test_other_sandbox_options_make_another_audit(tmp_path: Path) -> None:
         assert len(record.read_text().splitlines()) == lines
 
 
+@pytest.mark.slow
 def test_a_sound_task_has_no_finding_and_is_not_audited_again(tmp_path: Path) -> None:
     record, options = tmp_path / "audits.jsonl", {"sandbox_options": {"options": {"python_prefix": PREFIX}}}
     seen: list[AuditRecord] = []

@@ -82,6 +82,7 @@ def exported(tmp_path: Path) -> Iterator[Any]:
         env.close()
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("name", ["toy", "micro"])
 def test_solutions_earn_1_and_no_work_0(exported: Any, name: str) -> None:
     source = load_source(name)

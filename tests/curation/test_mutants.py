@@ -93,6 +93,7 @@ def test_every_kind_has_an_example() -> None:
     assert {*EXAMPLES, "await", "default", "missing-parameter"} == {*KINDS}
 
 
+@pytest.mark.slow
 def test_real_code_stays_python_and_layout_stays() -> None:
     files = {path.name: path.read_bytes() for path in Path(json.__file__).parent.glob("*.py")}
     found = find_mutations(files)

@@ -199,6 +199,7 @@ def test_a_package_that_pip_brings_along_is_refused(repository: Path) -> None:
         build_commit_task(str(repository), "python -m unittest")
 
 
+@pytest.mark.slow
 def test_mistakes_about_releases_are_named() -> None:
     with pytest.raises(TaskError, match=r"pathspec has no source release 99\.0\. Releases, newest last: .*1\.1\.0"):
         build_release_task("pathspec", "0.12.0", "99.0")

@@ -134,6 +134,7 @@ class Silent(Hub):
     end = threading.Event()
 
 
+@pytest.mark.slow
 def test_an_upload_ends_at_its_deadline(bundle: Bundle, tmp_path: Path) -> None:
     with Silent({}) as hub:
         pushed = swe_gym(hub, tmp_path, "tasks", "push", str(bundle.folder), "owner/name", "--timeout", "1")
@@ -164,6 +165,7 @@ def test_a_bundle_is_pushed_and_used_from_the_hub(bundle: Bundle, tmp_path: Path
         assert "is outside the bundle" in refused.stderr
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize(
     ("needs", "message"),
     [

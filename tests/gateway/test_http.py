@@ -131,6 +131,7 @@ def broken(draw: random.Random) -> object:
         place = place[key]
 
 
+@pytest.mark.slow
 def test_broken_bodies_are_refused_within_bounds() -> None:
     draw = random.Random(0)
     limits = Limits(calls=None)
@@ -209,6 +210,7 @@ def test_the_connection_that_is_idle_for_longest_makes_room() -> None:
         session.close()
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("value", [b"{}", b"0", b'""', b"[[]]"])
 def test_a_body_of_many_values_is_refused_within_bounds(session: Session, value: bytes) -> None:
     body = b'{"messages": [' + b",".join([value] * ((16 << 20) // (len(value) + 1) - 9)) + b"]}"

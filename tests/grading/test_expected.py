@@ -120,6 +120,7 @@ def test_failures_that_are_expected_must_stay(r2e_task: Task, open_box: OpenBox)
     assert verdict.pass_to_pass["test_never_right"] is TestStatus.XPASSED
 
 
+@pytest.mark.slow
 def test_missing_and_extra_tests_are_reported(r2e_task: Task, open_box: OpenBox) -> None:
     expected = {name: status for name, status in EXPECTED.items() if name != "test_broken"} | {"test_gone": P}
     verdict = verdict_on(with_oracle(r2e_task, expected=expected), open_box, ("upper", "title"))

@@ -304,7 +304,7 @@ def f(x=None):
 """
 
 
-@pytest.mark.sample(every=2)
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize(
     ("runner", "work"),
     [

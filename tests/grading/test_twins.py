@@ -199,6 +199,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runner", "action"), in_turn(RUNNERS, ENDS))
 def test_work_that_ends_its_twins_earns_nothing(runner: str, action: str) -> None:
     small = three(runner, timeout=12.0)

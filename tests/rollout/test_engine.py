@@ -357,6 +357,7 @@ def test_a_sandbox_that_fails_in_a_step_gives_no_reward(plan: Plan, tmp_path: Pa
     assert all(one.reward == 0.0 and not one.reward_valid for one in failed(result.folder))
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize(
     "tries",
     [
@@ -380,6 +381,7 @@ def test_a_policy_that_loses_its_sandbox_twice_gets_reward_0(
     assert (result.progress.outcomes, len(failed(result.folder))) == ({"sandbox_lost": 1}, len(tries) - 1)
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize(
     "tries",
     [

@@ -154,6 +154,7 @@ def test_jobs_of_a_lost_node_are_retried_and_its_late_results_ignored(gates: Cal
     assert [job.value for job in lost] == [None, None]
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_nodes_uses_up_its_own_retries_only(
     gates: Callable[[str], threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_job_that_kills_its_nodes_uses_up_its_own_retries_only(
     assert sorted(ended) == [("wait g", 3), ("wait g ", 3), ("wait g  ", 3), ("wait killer", 3)]
 
 
+@pytest.mark.slow
 def test_a_node_that_is_cut_off_ends_its_jobs_itself(gates: Callable[[str], threading.Event]) -> None:
     gates("never")
     cluster = LocalCluster(a=1)

@@ -71,7 +71,7 @@ def run(case: Case, tier: str) -> None:
     case.run(make)
 
 
-@pytest.mark.sample(every=2)
+@pytest.mark.sample(every=3)
 @sandbox_contract.parametrize(NAMESPACE, exclude=["slow"])
 def test_namespace(case: Case) -> None:
     run(case, "namespace")

@@ -107,6 +107,7 @@ def test_ags(tmp_path: Path, make: Make) -> None:
         assert ags.running == []
 
 
+@pytest.mark.slow
 def test_a_server_without_v2(tmp_path: Path, make: Make) -> None:
     with E2BServer(tmp_path / "old", v2=False, templates={"base"}) as old:
         with make(old) as sandbox:

@@ -129,6 +129,7 @@ def test_a_retry_is_logged(tmp_path: Path, make: Make, caplog: pytest.LogCapture
     assert "retrying in" in first
 
 
+@pytest.mark.slow
 def test_a_later_timeout_is_not_blamed_on_an_earlier_rate_limit(server: E2BServer, make: Make) -> None:
     server.inject(CREATE, method="POST", status=429, headers={"Retry-After": "0"})
     server.inject(START, method="POST", hang=True, times=None)
@@ -167,6 +168,7 @@ def test_close_ends_a_hanging_start(server: E2BServer, make: Make) -> None:
     assert [type(error) for error in errors] == [SandboxClosed]
 
 
+@pytest.mark.slow
 def test_a_sandbox_created_too_late_is_ended(server: E2BServer, make: Make) -> None:
     server.inject(CREATE, method="POST", delay=2.0)
     assert refusal(make(start_timeout=1.0)).reason == "timeout"
@@ -278,6 +280,7 @@ def test_a_killed_sandbox(server: E2BServer, make: Make, moment: str) -> None:
 # --- lifetime -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(every=4)
 @pytest.mark.parametrize("fault", [{"status": 500}, {"hang": True}], ids=named)
 def test_a_sandbox_that_cannot_be_renewed(server: E2BServer, make: Make, fault: dict[str, Any]) -> None:
     sandbox = make(options={"timeout": LEASE}).start()

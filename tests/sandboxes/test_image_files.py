@@ -171,6 +171,7 @@ with open_sandbox(spec, "local") as sandbox:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts overlays on the machine")
 def test_a_cache_that_cannot_be_a_layer_selects_the_next_best(tmp_path: Path) -> None:
     """An overlay over two others is one too many for the kernel."""

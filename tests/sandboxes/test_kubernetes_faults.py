@@ -255,6 +255,7 @@ def test_a_delayed_image_pull(server: KubernetesServer, make: Make) -> None:
     assert make().exec(["x"]).ok
 
 
+@pytest.mark.slow
 def test_a_rate_limited_registry(server: KubernetesServer, make: Make) -> None:
     server.life = [waiting("ErrImagePull", "toomanyrequests: You have reached your pull rate limit")]
     error = start_error(make, start_timeout=3.0)
@@ -282,6 +283,7 @@ def test_a_queued_pod_is_waited_for(server: KubernetesServer, make: Make) -> Non
     assert sandbox.exec(["x"]).ok
 
 
+@pytest.mark.slow
 def test_a_timeout_names_the_last_state(server: KubernetesServer, make: Make) -> None:
     server.life = [SCHEDULED, CREATING]
     error = start_error(make, start_timeout=3.0)
@@ -446,6 +448,7 @@ def test_close_never_raises_and_the_pod_is_deleted_later(
     pause_until(lambda: not server.pods, 60.0)
 
 
+@pytest.mark.slow
 def test_close_is_bounded(server: KubernetesServer, make: Make) -> None:
     sandbox = make()
     server.inject("*/pods/*", method="DELETE", hang=True)

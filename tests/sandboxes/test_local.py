@@ -453,6 +453,7 @@ def test_a_workdir_cannot_lead_out_of_the_sandbox(make: Make, tmp_path: Path) ->
 # --- what would cost the episode its reward, were it a lost sandbox -------------------------------------------
 
 
+@pytest.mark.sample(every=2)
 def test_looking_through_endless_files_ends_in_time_and_delays_no_command(make: Make) -> None:
     sandbox = make(disk_mb=4096)
     ok(sandbox.exec("for i in $(seq 60); do truncate -s 4000M big$i; done"))

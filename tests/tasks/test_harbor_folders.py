@@ -571,6 +571,7 @@ def test_links_in_circles_and_into_nothing_are_refused(tmp_path: Path, target: s
         load_source("harbor", path=str(tmp_path)).get(NAME)
 
 
+@pytest.mark.slow
 def test_links_that_multiply_folders_are_refused(tmp_path: Path) -> None:
     folder = harbor_task(tmp_path) / "tests"
     for number in range(20):

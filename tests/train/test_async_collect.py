@@ -42,6 +42,7 @@ class Slow:
         return SUBMIT
 
 
+@pytest.mark.slow
 def test_a_slow_group_is_overtaken_and_never_discarded() -> None:
     slow = Slow()
     with in_flight(slow, groups(4)) as ahead:

@@ -86,6 +86,7 @@ def test_episodes_come_in_the_order_of_their_slots() -> None:
     assert parts == pytest.approx(2 * found.seconds["all"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_episodes_on_nodes_are_those_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "rollout"))
     here, there = (

@@ -351,6 +351,7 @@ def test_a_closed_vector_environment_raises(make_scripted: Make) -> None:
             use()
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.parametrize("where", [{}, PROCESSES], ids=["threads", "processes"])
 def test_a_running_episode_is_forked_into_other_slots(where: dict[str, Any]) -> None:
     options = {"options": {"files": {"a.py": "x = 1\n"}}}
