@@ -3,13 +3,15 @@
 import atexit
 import contextlib
 import gc
+import json
 import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import gymnasium
 from rich.console import Console
 from rich.table import Table
 
@@ -54,6 +56,18 @@ def milliseconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return (time.perf_counter() - started) * 1000
+
+
+@contextlib.contextmanager
+def playing(backend: str, **options: object) -> Iterator[Callable[[], object]]:
+    """Start an episode, and give a function that takes a whole step of it with the command `true`."""
+    call = json.dumps({"name": "bash", "arguments": {"command": "true"}})
+    env: gymnasium.Env[str, str] = gymnasium.make(
+        "SWE/Toy-v0", backend=backend, sandbox_options={"options": options}, max_turns=10_000
+    )
+    with contextlib.closing(env):
+        env.reset(seed=0)
+        yield lambda: env.step(call)
 
 
 class CpuClock:

@@ -33,7 +33,7 @@ from typing import Any
 
 import docker
 import docker_episode
-from common import milliseconds, process_size, show, wait_until
+from common import milliseconds, playing, process_size, show, wait_until
 
 from swe_gym.cli.bench import alternate
 from swe_gym.errors import SandboxError
@@ -63,9 +63,13 @@ def speed(image: str) -> int:
         box = stack.enter_context(open_sandbox(spec, BACKEND))
         container = plain_container(client, image, stack)
         ours, theirs = in_turns(lambda: box.exec(["true"]), lambda: container.exec_run(["true"]))
+        step, bare = in_turns(
+            stack.enter_context(playing(BACKEND, default_image=image)), lambda: container.exec_run(["true"])
+        )
     start, run = alternate(lambda: first_command(spec), lambda: docker_run(image), 10)
     rows = [
         ("a command, median", f"{ours:.2f} ms", f"exec_run: {theirs:.1f} ms", f"1/{theirs / ours:.0f}"),
+        ("a whole step of an environment", f"{step:.2f} ms", f"exec_run: {bare:.1f} ms", f"1/{bare / step:.0f}"),
         together(spec, client, image),
         ("create to first command", f"{start:.0f} ms", f"docker run --rm: {run:.0f} ms", f"{start / run:.2f}x"),
         ("warm pool to first command", from_the_pool(spec), "bar: 50 ms", ""),
