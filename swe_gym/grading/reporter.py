@@ -213,7 +213,8 @@ class SignedReport(Frozen):
 
     def statuses(self, tests: Iterable[str]) -> dict[str, TestStatus]:
         """Return the status of each test that the report names, and of these tests."""
-        return {test: self.status(test) for test in dict.fromkeys((*self.tests, *tests))}
+        named = tuple(dict.fromkeys((*self.tests, *tests)))
+        return dict(zip(named, map(self.status, named), strict=True))
 
     def played(
         self, statuses: Callable[[SignedReport, Sequence[str]], dict[str, TestStatus]], order: TwinOrder

@@ -456,15 +456,15 @@ def _row(texts: Sequence[Text], extras: Sequence[tuple[TextEdit, ...]]) -> Count
     edits, own = [], []
     kinds: dict[str, None] = {}
     for text, extra in zip(texts, extras, strict=True):
-        edits.append(_at_each_place((*extra, *text.all_edits)))
-        own.append(_at_each_place((*extra, *text.edits)))
+        edits.append(_at_each_place((*extra, *text.edits, *text.still)))
+        own.append(_at_each_place((*extra, *text.edits)) if text.still else edits[-1])
         kinds |= dict.fromkeys(text.kinds)
     return CounterText(tuple(edits), tuple(kinds), tuple(map(attrgetter("softening"), texts)), tuple(own))
 
 
-def _at_each_place(edits: Iterable[TextEdit]) -> tuple[TextEdit, ...]:
+def _at_each_place(edits: Sequence[TextEdit]) -> tuple[TextEdit, ...]:
     """The last edit of each place."""
-    return tuple({(edit.start, edit.end): edit for edit in edits}.values())
+    return tuple(dict(zip(map(attrgetter("start", "end"), edits), edits, strict=True)).values())
 
 
 def _snippets(source: Source, place: FunctionPlace, texts: Iterable[Iterable[TextEdit]]) -> list[str]:

@@ -22,7 +22,7 @@ import sys
 from collections import Counter, abc
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter, itemgetter
 from random import Random
 from typing import NamedTuple, TypeAlias
@@ -143,6 +143,11 @@ class Feature:
     def size(self) -> int:
         """Number of values in a play, with the original's."""
         return 1 + min(self.most, len(self.edits))
+
+    @cached_property  # sorted by in every play of a file
+    def order(self) -> tuple[int, int]:
+        """Its place among the features of a statement."""
+        return self.rank, int(LEVELS * self.told)
 
     def pick(self, rng: Random) -> tuple[TextEdit, ...]:
         """Choose changes of which a random number fit better than the original, in random order."""
@@ -526,7 +531,7 @@ def _draw_grid(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room:
     for added in [*_find_sets(forgiven)] or [[]]:
         forms: Forms = {}
         chosen = _choose_grid(rows, added, forms, rng, room // (1 + len(added)))
-        effective = min(count, _size(chosen) * (1 + sum(not feature.rank for feature in added)))
+        effective = min(count, _size(chosen) * (1 + [feature.rank for feature in added].count(0)))
         if len(chosen) < 2 or effective < count // 2:
             continue
         played = [replace(feature, edits=feature.pick(rng), signs=()) for feature in chosen]
@@ -554,7 +559,7 @@ def _choose_grid(
     """
     chosen: list[Feature] = []
     for row in rng.sample(rows, len(rows)):
-        found = (_with_forms(feature, added, forms, rng) for feature in sorted(row, key=_order) if not feature.rank)
+        found = (_with_forms(feature, added, forms, rng) for feature in sorted(row, key=attrgetter("order")) if not feature.rank)
         usable = (feature for feature in found if feature.edits and not _overlaps(feature, chosen, gap=1))
         chosen += itertools.islice(usable, 2 ** (len(chosen) + 1) <= size)
     while growing := [
@@ -677,7 +682,7 @@ def _choose_features(rows: Sequence[Sequence[Feature]], rng: Random, count: int)
     statements; then opposites; then changes that a reader can recognise. Where the original fits better than all
     changes, others come first.
     """
-    by_rank = sorted([sorted(row, key=_order) for row in rows], key=lambda row: _order(row[0]) if row else ())
+    by_rank = sorted([sorted(row, key=attrgetter("order")) for row in rows], key=lambda row: row[0].order if row else ())
     found = sorted(filter(None, itertools.chain(*itertools.zip_longest(*by_rank))), key=attrgetter("rank"))
     chosen: list[Feature] = []
     size = 1
@@ -686,10 +691,6 @@ def _choose_features(rows: Sequence[Sequence[Feature]], rng: Random, count: int)
             chosen.append(replace(feature, edits=feature.pick(rng), signs=()))
             size *= feature.size
     return chosen
-
-
-def _order(feature: Feature) -> tuple[int, int]:
-    return feature.rank, int(LEVELS * feature.told)
 
 
 class Candidates(NamedTuple):
@@ -1077,7 +1078,7 @@ def _in_words(text: str, start: int, language: Language, rng: Random, count: int
                 found += _measure_edits(Feature("near-word", edits), language, rng, count)
         found += _in_whole(body, start + at, language, rng, count)
     rng.shuffle(found)
-    found.sort(key=_order)
+    found.sort(key=attrgetter("order"))
     return found
 
 
