@@ -50,6 +50,8 @@ COMMON = (
 
 BASES = frozenset(
     {"KeyError", "IndexError", "TypeError", "AttributeError", "UnicodeError", "ImportError", "NotImplementedError"}
+    | {"AssertionError", "NameError", "SyntaxError", "StopIteration", "ExceptionGroup"}
+    | {"TimeoutError", "ConnectionError", "FileNotFoundError"}
     | {"dict", "list", "tuple", "str", "int", "float", "set", "bytes", "frozenset", "complex", "bool"}
 )
 """Builtins from which a class of the product may derive."""
