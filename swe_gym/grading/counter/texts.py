@@ -561,7 +561,8 @@ def _choose_grid(
     """
     chosen: list[Feature] = []
     for row in rng.sample(rows, len(rows)):
-        found = (_with_forms(feature, added, forms, rng) for feature in sorted(row, key=attrgetter("order")) if not feature.rank)
+        natural = [feature for feature in sorted(row, key=attrgetter("order")) if not feature.rank]
+        found = (_with_forms(feature, added, forms, rng) for feature in natural)
         usable = (feature for feature in found if feature.edits and not _overlaps(feature, chosen, gap=1))
         chosen += itertools.islice(usable, 2 ** (len(chosen) + 1) <= size)
     while growing := [
@@ -684,7 +685,8 @@ def _choose_features(rows: Sequence[Sequence[Feature]], rng: Random, count: int)
     statements; then opposites; then changes that a reader can recognise. Where the original fits better than all
     changes, others come first.
     """
-    by_rank = sorted([sorted(row, key=attrgetter("order")) for row in rows], key=lambda row: row[0].order if row else ())
+    by_rank = [sorted(row, key=attrgetter("order")) for row in rows]
+    by_rank.sort(key=lambda row: row[0].order if row else ())
     found = sorted(filter(None, itertools.chain(*itertools.zip_longest(*by_rank))), key=attrgetter("rank"))
     chosen: list[Feature] = []
     size = 1
