@@ -180,6 +180,8 @@ def _quote(text: str) -> str:
 def _dockerfile(task: Task, base: str) -> str:
     python = task.python
     steps = [f"FROM {base}"]
+    if python and base != default_image(python):  # commands of tests say `python`, which Debian's images lack
+        steps.append('RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python')
     if python and python.requirements:
         options = "--no-cache-dir --no-deps" if python.no_deps else "--no-cache-dir"
         steps.append(f"RUN python3 -m pip install {options} {shlex.join(python.requirements)}")

@@ -187,6 +187,11 @@ def test_files_of_an_export(tmp_path: Path) -> None:
         "FROM python:3.9\nRUN python3 -m pip install --no-cache-dir --no-deps six==1.16 'a>=1'\n"
         'WORKDIR /testbed\nADD ["repository.tar.gz", "/testbed/"]\n'
     )
+    export_harbor([task], tmp_path / "based", base="debian:12")
+    assert (tmp_path / "based/adder/environment/Dockerfile").read_text().splitlines()[:2] == [
+        "FROM debian:12",
+        'RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python',
+    ]
     read = load_source("harbor", path=str(tmp_path / "out")).get("adder")
     assert (read.env, read.workdir) == ({"HERE": "/testbed/x", "QUOTED": 'a"b\\'}, "/testbed")
     assert (read.tags, read.difficulty, read.time_limit, read.oracle.timeout) == (("t",), "easy", 60, 300)
