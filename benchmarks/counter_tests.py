@@ -413,7 +413,7 @@ def find_tasks(name: str, match: str, count: int) -> list[tuple[TaskSource, str]
 def main() -> None:
     """Measure the tasks of sources."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="+", help="'toy', 'micro' (all difficulties), or task files")
+    parser.add_argument("sources", nargs="+", help="'toy', 'micro' (difficulties 1 to 5), or task files")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--variants", type=int, default=3, help="variants of each gold patch")
     parser.add_argument(

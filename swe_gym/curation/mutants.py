@@ -493,6 +493,19 @@ def make_task(project: Project, bug: Bug, found: TrialResult) -> Task:
 
 def _hide(project: Project, tests: Iterable[str]) -> tuple[str, str]:
     """Return two diffs: one takes the functions of tests out of their files, the other puts them back."""
+    hide, show = "", ""
+    for path, after in hide_tests(project, tests).items():
+        there, back = _both_ways(project.tree, path, after)
+        hide, show = hide + there, show + back
+    return hide, show
+
+
+def hide_tests(project: Project, tests: Iterable[str]) -> dict[str, bytes]:
+    """Return the files of tests without the functions of these tests: path -> content.
+
+    Raises:
+        TaskError: One cannot be taken out.
+    """
     files = _list_regular(project.tree)
     functions: dict[str, set[tuple[str, ...]]] = {}
     for test in tests:
@@ -502,12 +515,9 @@ def _hide(project: Project, tests: Iterable[str]) -> tuple[str, str]:
         if names[-1] in project.mentioned:
             raise TaskError(f"other tests use {names[-1]}, so that it cannot be hidden")
         functions.setdefault(path, set()).add(names)
-    hide, show = "", ""
-    for path, hidden in sorted(functions.items()):
-        after = take_out(path, (project.tree / path).read_bytes(), hidden)
-        there, back = _both_ways(project.tree, path, after)
-        hide, show = hide + there, show + back
-    return hide, show
+    return {
+        path: take_out(path, (project.tree / path).read_bytes(), hidden) for path, hidden in sorted(functions.items())
+    }
 
 
 def _list_regular(tree: Path) -> list[str]:

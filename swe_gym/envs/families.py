@@ -188,33 +188,35 @@ class LocalEnv(SweEnv):
 
 
 class MicroEnv(SweEnv):
-    """Generated tasks, from one tool call up to small repairs.
+    """Generated tasks, from one tool call up to repairs of small projects.
 
     ## Description
 
     A ladder for small models and for tests of trainers. Difficulty 1: write a word into a file. 2: answer a question
     from a file. 3: fix one character of a line that the issue shows. 4: fix a function that a failing test names.
-    5: find the bug first. Sandboxes, tests and rewards are real. Each difficulty has a million tasks: train on one
-    range of numbers and evaluate on another.
+    5: find the bug first. 6 to 8: fix a bug in one of the bundled repositories, with less and less help from the issue.
+    Sandboxes, tests and rewards are real. Difficulties 1 to 5 have a million tasks each, 6 to 8 have 50 each: train on
+    one range of numbers and evaluate on another.
 
     Spaces and episode end are those of [`SweEnv`](swe_env.md).
 
     ## Rewards
 
-    1.0 at the end if the hidden test passes, else 0.0; 0.0 at every other step. With `max_turns=1`, the single step
+    1.0 at the end if the hidden tests pass, else 0.0; 0.0 at every other step. With `max_turns=1`, the single step
     ends the episode and the work is graded as it is. See `SweEnv` for infrastructure failures.
 
     ## Starting State
 
-    A repository of one to four files, drawn with the seeded generator unless `task_id` is given.
+    A repository, drawn with the seeded generator unless `task_id` is given: of one to four files, or from difficulty 6
+    on, a bundled one.
 
     ## Arguments
 
     | Parameter | Type | Default | Description |
     |---|---|---|---|
-    | `difficulty` | int or list | `1` | 1 to 5, or several |
+    | `difficulty` | int or list | `1` | 1 to 8, or several |
     | `first` | int | `0` | First number of the range |
-    | `count` | int | `1000000` | Count of numbers |
+    | `count` | int or None | `None` | Count of numbers; None takes all that every difficulty has |
 
     Also those of `SweEnv` except `source` and `source_options`.
 
@@ -232,7 +234,7 @@ class MicroEnv(SweEnv):
         difficulty: int | Sequence[int] = 1,
         *,
         first: int = 0,
-        count: int = 1_000_000,
+        count: int | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         rungs = difficulty if isinstance(difficulty, int) else list(difficulty)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import difflib
 import functools
 import hashlib
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -80,6 +82,18 @@ class ListedSource(abc.ABC, Generic[ItemT]):
     @abc.abstractmethod
     def build(self, task_id: str, item: ItemT) -> Task:
         """Build the task of an item."""
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text with their ends. Only a newline ends one, as in a diff."""
+    return list(io.StringIO(text, newline="\n"))
+
+
+def write_diff(path: str, before: str | None, after: str) -> str:
+    """Return a git diff of one file; `before` is None if it is new. Texts must end with a newline."""
+    head = f"diff --git a/{path} b/{path}\n" + ("new file mode 100644\n" if before is None else "")
+    old, new = ("/dev/null" if before is None else f"a/{path}"), f"b/{path}"
+    return head + "".join(difflib.unified_diff(split_lines(before or ""), split_lines(after), old, new))
 
 
 def changed_lines(diff: str) -> int:

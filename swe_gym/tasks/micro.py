@@ -10,10 +10,15 @@ The difficulties:
 3. Fix one character of a line that the issue shows: one call.
 4. Fix a function that a failing test names: view it, then fix it.
 5. Fix a bug in a module that the issue does not name: search, view, then fix.
+
+From 6 on, they are bugs of the bundled repositories; see `toy_mutants`.
+
+6. Fix a bug of which the issue names file and function.
+7. Fix a bug of which the issue shows only what goes wrong.
+8. Bring back behaviour that is gone, or fix two places: the issue shows what goes wrong, without the function's name.
 """
 
 import dataclasses
-import difflib
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -21,12 +26,14 @@ from typing import NamedTuple
 
 from ..errors import UsageError, unknown_name
 from ..types import FilesWorkspace, Oracle, PythonEnv, Task, TestCommand, ToolCall
+from .base import write_diff
+from .toy_mutants import MUTANT_RUNGS, ToyMutant, read_mutants
 
-RUNGS = 5
+RUNGS = MUTANT_RUNGS[-1]
 """The highest difficulty."""
 
 COUNT = 1_000_000
-"""Number of tasks of each difficulty."""
+"""Number of tasks of each difficulty that is generated. See `count_tasks` for the others."""
 
 _TEST_CMD = "python -m unittest discover -v -s tests -t ."
 _TIMEOUT = 30.0  # seconds; a test takes a few milliseconds
@@ -45,21 +52,26 @@ class MicroSource:
     """Generated tasks of one or several difficulties.
 
     Args:
-        difficulty: 1 to 5, or a list of them.
+        difficulty: 1 to 8, or a list of them.
         first: First number.
-        count: Number of tasks of each difficulty.
+        count: Number of tasks of each difficulty; None takes all from `first` on, as many of each.
 
     Raises:
         UsageError: A difficulty is unknown, or the range is empty or too large.
     """
 
-    def __init__(self, difficulty: int | Sequence[int] = 1, *, first: int = 0, count: int = COUNT) -> None:
+    def __init__(self, difficulty: int | Sequence[int] = 1, *, first: int = 0, count: int | None = None) -> None:
         rungs = [difficulty] if isinstance(difficulty, int) else list(difficulty)
         for rung in rungs:
-            if rung not in _MAKERS:
+            if rung not in (*_MAKERS, *MUTANT_RUNGS):
                 raise UsageError(f"unknown difficulty {rung!r}: choose from 1 to {RUNGS}")
-        if not rungs or first < 0 or count < 1 or first + count > COUNT:
-            raise UsageError(f"numbers range from 0 to {COUNT - 1}: {difficulty=}, {first=}, {count=}")
+        if not rungs:
+            raise UsageError(f"no difficulty is given: choose from 1 to {RUNGS}")
+        fewest = min(rungs, key=count_tasks)
+        most = count_tasks(fewest)
+        count = most - first if count is None else count
+        if first < 0 or count < 1 or first + count > most:
+            raise UsageError(f"{_describe_range(fewest)}: {first=}, {count=}")
         self._ids = _Ids(tuple(dict.fromkeys(rungs)), first, count)
 
     def ids(self) -> Sequence[str]:
@@ -73,8 +85,14 @@ class MicroSource:
             UsageError: The source has no such id.
         """
         if task_id not in self._ids:
+            _refuse_missing(task_id)
             raise unknown_name("micro task", task_id, self._ids[: 2 * RUNGS])
         return _make(task_id).task(task_id)
+
+
+def count_tasks(difficulty: int) -> int:
+    """Return the number of tasks of a difficulty."""
+    return len(read_mutants(difficulty)) if difficulty in MUTANT_RUNGS else COUNT
 
 
 def expert_calls(task_id: str) -> list[ToolCall]:
@@ -135,7 +153,7 @@ class _Draft:
     expert: tuple[ToolCall, ...]
 
     def task(self, task_id: str) -> Task:
-        gold = "".join(_diff(path, self.files.get(path), text) for path, text in self.solved.items())
+        gold = "".join(write_diff(path, self.files.get(path), text) for path, text in self.solved.items())
         return Task(
             task_id=task_id,
             problem_statement=self.statement,
@@ -157,11 +175,26 @@ class _Draft:
         )
 
 
-def _make(task_id: str) -> _Draft:
-    parts = _parse(task_id)
-    if parts is None or parts[0] not in _MAKERS:
+def _describe_range(difficulty: int) -> str:
+    most = count_tasks(difficulty)
+    return f"difficulty {difficulty} has {most} tasks, whose numbers range from 0 to {most - 1}"
+
+
+def _refuse_missing(task_id: str) -> None:
+    """Raise `UsageError` if a difficulty has fewer tasks than an id says."""
+    rung, number = _parse(task_id) or (0, 0)
+    if rung in MUTANT_RUNGS and number >= count_tasks(rung):
+        raise UsageError(f"unknown micro task {task_id!r}: {_describe_range(rung)}")
+
+
+def _make(task_id: str) -> _Draft | ToyMutant:
+    rung, number = _parse(task_id) or (0, 0)
+    _refuse_missing(task_id)
+    if rung in MUTANT_RUNGS:
+        return read_mutants(rung)[number]
+    if rung not in _MAKERS:
         raise UsageError(f"invalid id of a micro task: {task_id!r}. Ids look like 'micro-1-0'")
-    return _MAKERS[parts[0]](random.Random(task_id))
+    return _MAKERS[rung](random.Random(task_id))
 
 
 # --- rungs 1 and 2: files ---------------------------------------------------------------------------------
@@ -359,11 +392,3 @@ def _file_test(path: str, word: str) -> str:
 def _test(body: str) -> str:
     """Return a module with one test. Lines of `body` after the first are indented by eight."""
     return f"import unittest\n\n\nclass HiddenTest(unittest.TestCase):\n    def test_it(self):\n        {body}\n"
-
-
-def _diff(path: str, before: str | None, after: str) -> str:
-    """Return a git diff of one file."""
-    head = f"diff --git a/{path} b/{path}\n" + ("new file mode 100644\n" if before is None else "")
-    old, new = ("/dev/null" if before is None else f"a/{path}"), f"b/{path}"
-    lines = difflib.unified_diff((before or "").splitlines(True), after.splitlines(True), old, new)
-    return head + "".join(lines)

@@ -11,12 +11,13 @@ Each is a folder of `toy_repos`:
 """
 
 import functools
+import re
 import tomllib
 from pathlib import Path
 
 from ..errors import TaskError
 from ..types import FolderWorkspace, Frozen, Oracle, PythonEnv, Task, TestCommand
-from .base import ListedSource
+from .base import ListedSource, split_lines
 
 _FOLDER = Path(__file__).with_name("toy_repos")
 _TEST_CMD = "python -m unittest discover -v -s tests -t ."
@@ -87,6 +88,35 @@ def read_task(folder: Path) -> Task:
 
 
 _read_bundled = functools.cache(read_task)  # the package does not change while it is loaded
+
+
+@functools.cache
+def read_solved(task: str) -> dict[str, str]:
+    """Return the files of a bundled task's repository after the solution, with the hidden tests: path -> text."""
+    folder = _FOLDER / task
+    files: dict[str, str] = {}
+    for part in ("repo", "hidden"):
+        paths = sorted(path for path in (folder / part).rglob("*") if path.is_file() and path.suffix != ".pyc")
+        files |= {path.relative_to(folder / part).as_posix(): _text(path) for path in paths}
+    return files | _apply_patch(_text(folder / "gold.patch"), files)
+
+
+def _apply_patch(patch: str, files: dict[str, str]) -> dict[str, str]:
+    """Return the files that a git diff changes or adds, with their new text. It must fit exactly."""
+    found = {}
+    for section in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]:
+        head, *hunks = re.split(r"^(?=@@ )", section, flags=re.MULTILINE)
+        (path,) = re.findall(r"^\+\+\+ b/(\S+)", head, flags=re.MULTILINE)
+        before, after, done = split_lines(files.get(path, "")), list[str](), 0
+        for hunk in hunks:
+            header, *lines = split_lines(hunk)
+            (start, count) = re.findall(r"-(\d+)(?:,(\d+))?", header)[0]
+            size = int(count or 1)
+            first = int(start) - (size > 0)
+            after += [*before[done:first], *(line[1:] for line in lines if line[0] in " +")]
+            done = first + size
+        found[path] = "".join([*after, *before[done:]])
+    return found
 
 
 def _text(path: Path) -> str:

@@ -101,7 +101,7 @@ MAKE_MISTAKES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     (SWEBENCH, {"backend": "local"}, MissingDependency, "pip install 'swe-gym[hf]', or pass a file as path="),
     ("SWE/Harbor-v0", {"backend": "local"}, UsageError, "requires the argument 'path'"),
     ("SWE/GraphPlanner-v0", {"backend": "local"}, UsageError, "requires the argument 'path'"),
-    ("SWE/Micro-v0", {"difficulty": 9}, UsageError, "unknown difficulty 9: choose from 1 to 5"),
+    ("SWE/Micro-v0", {"difficulty": 9}, UsageError, "unknown difficulty 9: choose from 1 to 8"),
 ]
 
 
