@@ -165,7 +165,7 @@ def _facts(task: Task) -> Table:
         "difficulty": task.difficulty,
         "tags": " ".join(task.tags),
         "image": task.image,
-        "workspace": task.workspace and " ".join(str(value) for value in task.workspace.model_dump().values() if value),
+        "workspace": task.workspace and " ".join(map(_short, filter(None, task.workspace.model_dump().values()))),
         "python": task.python and _python(task),
         "workdir": task.workdir,
         "env": " ".join(f"{name}={value}" for name, value in task.env.items()),
@@ -179,6 +179,11 @@ def _facts(task: Task) -> Table:
         if value:
             table.add_row(name, Text(value))
     return table
+
+
+def _short(value: object) -> str:
+    """Return a field of a workspace as text: of files, only the paths."""
+    return " ".join(value) if isinstance(value, dict) else str(value)
 
 
 def _python(task: Task) -> str:

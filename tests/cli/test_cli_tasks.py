@@ -51,6 +51,14 @@ def test_the_oracle_is_shown_only_on_request(cli, toy: Task) -> None:
         assert f"    {test}\n" in full
 
 
+def test_of_a_workspace_of_files_only_the_paths_are_shown(cli) -> None:
+    shown = cli("tasks", "show", "micro-2-0", "--source", "micro", "--source-option", "difficulty=2").out
+    (line,) = [line for line in shown.splitlines() if line.startswith("workspace")]
+    kind, *paths = line.split()[1:]
+    assert kind == "files"
+    assert paths == [*load_source("micro", difficulty=2).get("micro-2-0").workspace.files]
+
+
 def test_markup_in_tasks_is_printed_literally(cli, toy: Task, tmp_path: Path) -> None:
     from swe_gym.tasks.file import write_tasks
 
