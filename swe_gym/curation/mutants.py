@@ -71,6 +71,9 @@ MOST_BROKEN = 0.5
 UNTELLING = ("AssertionError", "Failed", "NotImplementedError")
 """Errors that say nothing of a bug without the code that raises them."""
 
+TEMPORARY = re.compile(r"/tmp/(?:pytest-of-[^/\s]+/pytest-\d+/)?[^/\s'\":]+(/?)")
+"""Temporary folder of a test, which `tempfile` or pytest names."""
+
 WATCHED = 4
 """Failing tests that are asked for something to show."""
 
@@ -615,11 +618,16 @@ def _symptom(project: Project, found: TrialResult, secrets: Collection[str]) -> 
         if "code" in notes and not _tells(notes, secrets):
             return _show(project.name, notes)
     for notes in found.observed.values():
-        said = notes.get("message", "")
+        said = strip_temporary(notes.get("message", ""))
         if notes.get("error", "Failed") not in UNTELLING and " at 0x" not in said and not _tells(notes, secrets):
             text = f"{notes['error']}: {said}" if said else notes["error"]
             return f"Something in {project.name} that used to work fails:\n\n```\n{text}\n```"
     return ""
+
+
+def strip_temporary(message: str) -> str:
+    """Return a message with paths relative to a test's temporary folder, whose name is another one in each run."""
+    return TEMPORARY.sub(lambda found: "" if found[1] else "/tmp", message)
 
 
 def _tells(notes: Mapping[str, str], secrets: Collection[str]) -> bool:

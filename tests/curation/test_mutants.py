@@ -30,6 +30,7 @@ from swe_gym.curation.mutants import (
     make_tasks,
     open_commit,
     run_trials,
+    strip_temporary,
     take_out,
     why_unfit,
     write_issue,
@@ -439,6 +440,20 @@ def test_no_issue_tells_file_line_test_or_a_hard_one_the_function(project: Proje
         words = {*re.findall(r"\w+", text)}
         assert not words & {"py", "line", "test_shop", *(name for test in one.failing for name in test.split(".")[1:])}
         assert level != "hard" or text.startswith("The bug is in") or mutation.names[-1] not in words
+
+
+@pytest.mark.parametrize(
+    ("message", "stripped"),
+    [
+        ("invalid mode: '/tmp/tmp3xm7al77/todos.json'", "invalid mode: 'todos.json'"),
+        ("/tmp/tmp3xm7al77/a/b.txt: no such file, in /tmp/tmp3xm7al77", "a/b.txt: no such file, in /tmp"),
+        ("no file /tmp/pytest-of-root/pytest-3/test_load0/x.ini", "no file x.ini"),
+        ("not a folder: '/tmp/pytest-of-root/pytest-3/test_load0'", "not a folder: '/tmp'"),
+        ("3.0 != 5.0", "3.0 != 5.0"),
+    ],
+)
+def test_an_issue_names_no_temporary_folder(message: str, stripped: str) -> None:
+    assert strip_temporary(message) == stripped
 
 
 def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(project: Project, tmp_path: Path) -> None:
