@@ -25,8 +25,12 @@ MEASURED = ("seconds", "policy_seconds", "started")
 ADDED = "added since, with its default"
 COUNTED = "wrong work whose first run ran all tests is counted as well; the reward is the same"
 CHANGED = {
-    **dict.fromkeys(("env.alarm_reward", "policy.server"), ADDED),
-    **{f"{place}.{name}": ADDED for place in ("info", "turns.info") for name in ("alarms", "already_passes")},
+    **dict.fromkeys(("env.alarm_reward", "policy.server", "parent", "branch_turn"), ADDED),
+    **{
+        f"{place}.{name}": ADDED
+        for place in ("info", "turns.info")
+        for name in ("alarms", "already_passes", "unproven")
+    },
     **{
         f"{place}.{name}": ADDED
         for place in ("usage", "turns.usage")

@@ -124,7 +124,9 @@ async def connected_by_http(folder: Path, token: str) -> AsyncIterator[tuple[Cli
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("commands", "reward"), [(gold(), 1.0), (["true"], 0.0)])
+@pytest.mark.parametrize(
+    ("commands", "reward"), [(gold(), 1.0), pytest.param(["true"], 0.0, marks=pytest.mark.thorough)]
+)
 def test_a_client_plays_a_task_over_http(commands: list[str], reward: float, tmp_path: Path) -> None:
     async def play() -> int:
         async with asyncio.timeout(SECONDS), connected_by_http(tmp_path, "secret") as (session, server):

@@ -200,6 +200,7 @@ def play(session: Session, hostile: Hostile) -> list[int]:
 SEEDS = st.integers(0, 2**32)
 
 
+@pytest.mark.thorough
 @given(seed=SEEDS, style=st.sampled_from(["", "hermes", "qwen3_coder", "llama"]))
 def test_no_request_costs_the_verdict_of_an_episode_sampled_by_token_ids(seed: int, style: str) -> None:
     hostile = Hostile(seed)

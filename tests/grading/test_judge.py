@@ -525,7 +525,7 @@ def starved(slow: int, **fields: Any) -> Starved:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", [f2(), HANGS], ids=["right", "hangs"])
+@pytest.mark.parametrize("work", [pytest.param(f2(), marks=pytest.mark.thorough), HANGS], ids=["right", "hangs"])
 def test_no_work_is_judged_on_a_machine_on_which_the_gold_patch_times_out_too(work: str) -> None:
     small = starved(2)
     with pytest.raises(GradingError, match=r"with the gold patch they take \d+\.\d of 8 s now") as error:
