@@ -19,6 +19,7 @@ from servers.registry import digest, layer
 from test_contract_local import NAMESPACE
 from test_local_dies_with_us import below, table
 
+from swe_gym.guests.local.layers import lock
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.sandboxes.images import ImageStore, StoredImage, copies_folder
 from swe_gym.sandboxes.images.sources import Blob, ImageName, ImageSource
@@ -163,6 +164,13 @@ def test_what_serves_a_sandbox_ends_with_a_killed_process(overlay: str, derived_
     assert started
     eventually(lambda: not any((pid, start) in started for pid, (_, start) in table().items()), 60, "all have ended")
     eventually(lambda: copies_of(pid for pid, _ in started) == [], 60, "copies are removed")
+
+
+def test_a_start_does_not_mind_a_copy_that_is_removed_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    (entry,) = os.scandir(tmp_path)
+    (tmp_path / "gone").rmdir()
+    assert lock(entry) is None
 
 
 @pytest.mark.slow  # copies and removes a whole image

@@ -402,7 +402,10 @@ def make_copy_folder(folder: str) -> int:
 
 def lock(entry: "os.DirEntry[str]") -> "tuple[str, int] | None":
     """Lock a folder that no process holds."""
-    descriptor = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # its own process has just removed it
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

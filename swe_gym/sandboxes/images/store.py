@@ -346,7 +346,7 @@ class ImageStore:
         trash = Path(tempfile.mkdtemp(prefix="removed-", dir=self.folder))
         with hold_entry(self._copies):  # a sandbox makes its folder and takes hold of it in one step
             for copy in self._copies.iterdir():
-                with contextlib.suppress(TimeoutError), hold_entry(copy, 0.0):
+                with contextlib.suppress(TimeoutError, FileNotFoundError), hold_entry(copy, 0.0):
                     copy.rename(trash / copy.name)
         remove_layers(trash)
 
