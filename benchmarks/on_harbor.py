@@ -4,7 +4,7 @@
                                    [--public]
     python benchmarks/on_harbor.py BASE --round-trip docker [--source FILE] [--limit N]
 
-BASE is a base image with `python`, pip, git and bash, in the engine or in the store of local sandboxes.
+BASE is a base image with `python3`, pip, git and bash, in the engine or in the store of local sandboxes.
 
 The first form needs a Python that has Harbor. For each environment and for the agents oracle and nop, it prints the
 rewards, the trials that failed and the seconds that Harbor's command took. A first run, which is not shown, builds the

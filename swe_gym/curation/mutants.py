@@ -615,7 +615,10 @@ def write_issue(project: Project, mutation: Mutation, found: TrialResult, level:
 def _symptom(project: Project, found: TrialResult, secrets: Collection[str]) -> str:
     """Return what goes wrong, as code and its result, or as the error alone; empty if no test shows it."""
     for notes in found.observed.values():
-        if "code" in notes and not _tells(notes, secrets):
+        shown = notes.get("given", "") + notes.get(
+            "expected", ""
+        )  # a result with another name in each run shows nothing
+        if "code" in notes and not TEMPORARY.search(shown) and not _tells(notes, secrets):
             return _show(project.name, notes)
     for notes in found.observed.values():
         said = strip_temporary(notes.get("message", ""))

@@ -21,6 +21,7 @@ from swe_gym.curation.mutants import (
     Project,
     Trial,
     TrialOrder,
+    TrialResult,
     _find_lines,
     _Trials,
     _TrialWork,
@@ -454,6 +455,13 @@ def test_no_issue_tells_file_line_test_or_a_hard_one_the_function(project: Proje
 )
 def test_an_issue_names_no_temporary_folder(message: str, stripped: str) -> None:
     assert strip_temporary(message) == stripped
+
+
+def test_no_issue_shows_a_result_in_a_temporary_folder(project: Project) -> None:
+    bug = next(iter(draw_bugs(project, 0)))
+    notes = {"code": "save()", "given": "'/tmp/tmp3xm7al77/a'", "expected": "'/tmp/tmp3xm7al77/b'"}
+    found = TrialResult(failing=("tests.test_shop.Test.test_a",), observed={"tests.test_shop.Test.test_a": notes})
+    assert "tmp3xm7al77" not in write_issue(project, bug.mutation, found, "medium")
 
 
 def test_tasks_are_valid_hide_the_tests_that_find_their_bugs_and_are_resumed(project: Project, tmp_path: Path) -> None:
